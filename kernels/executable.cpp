@@ -36,28 +36,14 @@ std::string refused_dims(const KernelSpec& spec, const Dims& dims) {
   return spec.refusal == nullptr ? "" : spec.refusal(dims);
 }
 
-// Empty where our own kernel takes all operands of the op.
-std::string refused_operand(const Plan& plan, const Op& op, const KernelSpec& spec) {
-  if (std::ranges::all_of(spec.slots, &Slot::is_executed)) return "";
-  const OperandSlots slots = operand_slots(plan, op);
-  const auto is_refused = [&](std::uint8_t slot) { return !spec.slots[slot].is_executed; };
-  if (std::ranges::none_of(slots.reads, is_refused) &&
-      std::ranges::none_of(slots.writes, is_refused)) {
-    return "";
-  }
-  return "a context over several ranks is executed with cp_prefill all_gather; expected that, or "
-         "cp 1";
-}
-
 // Empty when the op is executed.
-std::string reason_against(const Plan& plan, const Op& op, const KernelOp& kernel) {
+std::string reason_against(const KernelOp& kernel) {
   const KernelSpec* const spec = find_kernel_spec(kernel.kernel);
   if (spec == nullptr || spec->executed.empty()) return unknown_kernel(spec);
   if (std::ranges::find(spec->executed, kernel.dtype) == spec->executed.end()) {
     return "executed: " + names_of(spec->executed);
   }
-  std::string reason = refused_operand(plan, op, *spec);
-  return reason.empty() ? refused_dims(*spec, kernel.dims) : reason;
+  return refused_dims(*spec, kernel.dims);
 }
 
 }  // namespace
@@ -72,7 +58,7 @@ std::vector<Refusal> refusals(const Plan& plan) {
   for (const Op& op : plan.ops()) {
     const auto* kernel = std::get_if<KernelOp>(&op.body);
     if (kernel == nullptr) continue;
-    std::string reason = reason_against(plan, op, *kernel);
+    std::string reason = reason_against(*kernel);
     if (reason.empty()) continue;
     std::string name = kernel->kernel + " " + std::string(to_text(kernel->dtype));
     const auto same = std::ranges::find_if(found, [&](const Refusal& refusal) {

@@ -62,7 +62,6 @@ struct Slot {
   SlotType type = SlotType::kOfOp;
   Use use = Use::kActivation;
   bool is_result = false;      // written, not read
-  bool is_executed = true;     // false: our own kernel takes none
   bool is_optional = false;    // a tensor that does not fit belongs to a later slot
   bool is_in_parts = false;    // one or several tensors, whose rows follow each other
   std::string_view may_alias;  // a result that may lie where this read lies

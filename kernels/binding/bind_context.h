@@ -5,6 +5,7 @@
 
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "kernels/binding/kv_pool.h"
 #include "kernels/binding/step_input.h"
@@ -35,6 +36,13 @@ struct Operand {
                                        // what it found, at launch time
 };
 
+// Keys of a step's prompts that rows of this rank attend to in one call.
+struct AttendedKeys {
+  std::int64_t first = 0;  // among those of ContextTables
+  std::int64_t count = 0;
+  std::span<const PrefillPiece> pieces;  // host, of this rank
+};
+
 // Prompts over context-parallel ranks. Each gives keys and values of its own new rows and, behind
 // them, of what it has cached; those of all make the keys of the prompts.
 struct ContextTables {
@@ -49,7 +57,8 @@ struct ContextTables {
   const std::int32_t* cached_slots = nullptr;  // [cached_rows], slots
   const std::int32_t* row_sources = nullptr;   // [step_rows]: rank * prompt_rows + row there
   const std::int32_t* own_rows = nullptr;      // [prompt_rows + decodes], rows of the step
-  std::span<const PrefillPiece> pieces;        // host, of this rank
+  std::vector<AttendedKeys> keys;              // all of them; in a ring those of each rank
+  [[nodiscard]] bool is_ring() const { return keys.size() > 1; }
   [[nodiscard]] std::int64_t given_rows() const { return prompt_rows + cached_rows; }
 };
 
@@ -94,6 +103,7 @@ struct BindContext {
   const ModelNumbers& numbers;
   const KvPool* kv = nullptr;     // of this rank
   std::int64_t kv_layer = -1;     // of the KV tensor that the op uses, -1: none
+  int rank_of_keys = -1;          // in a ring, whose keys attention to prompts sees
   BindResources& resources;       // of this rank's stream
   std::int64_t first_expert = 0;  // of this rank's experts
   RankedMoe ranked_moe;

@@ -3,6 +3,7 @@
 // What one step computes, sequence by sequence: what a Plan's batch leaves open. No CUDA.
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "sim/plan/batch.h"
@@ -29,13 +30,15 @@ struct StepInput {
 };
 
 // Rows of a prompt that attention takes together: the first is at `position` of its sequence, whose
-// keys begin at `key_row` among those of all sequences.
+// keys begin at `key_row` among those of all sequences. Each sees the keys up to its own position,
+// but no more than `keys`, where that is said.
 struct PrefillPiece {
   std::int64_t query_row = 0;
   std::int64_t query = 0;
   std::int64_t position = 0;
   std::int64_t key_row = 0;
   std::int64_t sequence = 0;
+  std::optional<std::int64_t> keys;
   bool operator==(const PrefillPiece&) const = default;
 };
 

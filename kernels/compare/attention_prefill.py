@@ -70,7 +70,7 @@ class Operands:
         self.k = self._make(batch.keys, batch.kv_heads, batch.head_dim)
         self.v = self._make(batch.keys, batch.kv_heads, batch.v_dim)
         self.out = torch.empty(batch.tokens, batch.heads, batch.v_dim, device="cuda", dtype=torch.bfloat16)
-        self.lse = torch.empty(batch.heads, batch.tokens, device="cuda")
+        self.lse = torch.empty(batch.tokens, batch.heads, device="cuda")
 
     def _make(self, *shape: int) -> list[torch.Tensor]:
         return [torch.randn(*shape, device="cuda", dtype=torch.bfloat16) for _ in range(self.sets)]

@@ -341,6 +341,7 @@ bool is_own_all_reduce(const CollectiveContext& context) {
 }
 
 Launch bind_collective(const CollectiveContext& context) {
+  if (swaps_cache(context)) return bind_cache_swap(context);
   if (const auto sides = one_way(context.plan, context.op)) {
     return bind_side_exchange(context, *sides);
   }

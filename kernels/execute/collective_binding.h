@@ -26,7 +26,8 @@ struct CollectiveContext {
   std::span<const Operand> reads;  // null data where the tensor is not on this rank
   std::span<const Operand> writes;
   const CommGroup& group;
-  BindResources& resources;  // of this rank's stream
+  BindResources& resources;         // of this rank's stream
+  BindResources& kernel_resources;  // of the stream of its kernels
   SideAccess sides;
   // Of the op's micro-batch, and the layer of the rank's cache that it reads; -1: none.
   const StepTables& tables;

@@ -115,6 +115,35 @@ Launch bind_cache_gather(const CollectiveContext& context) {
   };
 }
 
+bool swaps_cache(const CollectiveContext& context) {
+  return is_of_kind(context, CollectiveKind::kSendRecv) &&
+         context.reads[0].tensor->role == TensorRole::kKvCache;
+}
+
+Launch bind_cache_swap(const CollectiveContext& context) {
+  const KvShape& shape = context.kv.shape();
+  const ContextTables& tables = context.tables.context;
+  const auto pair = context.plan.ranks(context.op.ranks);
+  if (shape.dtype != DType::kBf16 || shape.is_latent || !tables.is_ring() || pair.size() != 2) {
+    refuse(context, "of a cache, expected keys and values of prompts in bf16 between two ranks");
+  }
+  const int other = pair[0] == context.rank ? 1 : 0;
+  const std::int64_t width = shape.kv_heads * shape.head_dim;
+  const ContextMemory memory = context_memory(context.tables, context.kernel_resources, width);
+  const std::int64_t count = 2 * tables.given_rows() * width;
+  const int others_rank = tables.rank + pair[static_cast<std::size_t>(other)] - context.rank;
+  bf16* const received = memory.all + others_rank * count;
+  return [=, given = memory.own,
+          &communicator = context.group.communicator(context.rank)](const cuda::Stream& stream) {
+    const cuda::NcclLibrary& nccl = cuda::nccl();
+    const auto size = static_cast<std::size_t>(count);
+    ORRERY_NCCL(nccl.group_start());
+    ORRERY_NCCL(nccl.send(given, size, ncclBfloat16, other, communicator.get(), stream.get()));
+    ORRERY_NCCL(nccl.recv(received, size, ncclBfloat16, other, communicator.get(), stream.get()));
+    ORRERY_NCCL(nccl.group_end());
+  };
+}
+
 bool exchanges_prompts(const CollectiveContext& context) {
   return is_of_kind(context, CollectiveKind::kAllToAll) && context.reads.size() == 1 &&
          has_part_of_tokens(context.plan, *context.reads[0].tensor) &&

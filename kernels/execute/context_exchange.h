@@ -12,6 +12,10 @@ namespace orrery {
 bool gathers_cache(const CollectiveContext& context);
 Launch bind_cache_gather(const CollectiveContext& context);
 
+// In a ring: send_recv in which two ranks give each other what they have of keys and values.
+bool swaps_cache(const CollectiveContext& context);
+Launch bind_cache_swap(const CollectiveContext& context);
+
 // Results of attention: all_to_all of [own rows, heads] into [rows, heads / ranks].
 bool exchanges_prompts(const CollectiveContext& context);
 Launch bind_prompt_exchange(const CollectiveContext& context);

@@ -1,6 +1,7 @@
 #include "kernels/execute/context_share.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -27,6 +28,13 @@ bool works_on_part(const Plan& plan, const Op& op) {
     return has_part_of_tokens(plan, plan.tensors()[static_cast<std::size_t>(view.tensor)]);
   };
   return std::ranges::any_of(op.reads, is_part) || std::ranges::any_of(op.writes, is_part);
+}
+
+bool swaps_cache(const Plan& plan, const Op& op) {
+  const auto* comm = std::get_if<CommOp>(&op.body);
+  return comm != nullptr && comm->kind == CollectiveKind::kSendRecv &&
+         plan.tensors()[static_cast<std::size_t>(op.reads.front().tensor)].role ==
+             TensorRole::kKvCache;
 }
 
 // Of a prompt's cached tokens those that each rank gives: as many as the one with most has.
@@ -76,6 +84,7 @@ ContextShare context_share(const Plan& plan, const RankGrid& grid, int rank, int
   for (const Op& op : plan.ops()) {
     const auto* kernel = std::get_if<KernelOp>(&op.body);
     if (kernel == nullptr) continue;
+    if (kernel->kernel == "attention_prefill" && op.writes.size() > 1) share.is_ring = true;
     if (kernel->kernel == "mla_prefill") share.is_latent = true;
     if (kernel->kernel == "embedding" && works_on_part(plan, op)) share.is_of_model = true;
   }
@@ -102,6 +111,88 @@ std::vector<PrefillPiece> prefill_pieces(const ContextShare& share,
     key_row += chunks[i].context + chunks[i].query;
   }
   return pieces;
+}
+
+namespace {
+
+// Tokens of a sequence that one rank has: cached ones in turn, then stretches of new ones.
+struct TokensOfRank {
+  std::int64_t cached = 0;
+  std::vector<AxisRange> fresh;  // global: row of the step's prompts; local: row in the sequence
+  [[nodiscard]] std::int64_t before(std::int64_t row) const {
+    std::int64_t count = cached;
+    for (const AxisRange& range : fresh) {
+      count += std::clamp<std::int64_t>(row - range.global, 0, range.count);
+    }
+    return count;
+  }
+  [[nodiscard]] std::int64_t all() const {
+    return before(std::numeric_limits<std::int64_t>::max());
+  }
+};
+
+TokensOfRank tokens_of_rank(const ContextShare& share, std::size_t rank, const PrefillChunk& chunk,
+                            std::int64_t first_row) {
+  const std::int64_t cp = std::ssize(share.ranks);
+  TokensOfRank tokens{.cached = (chunk.context + cp - 1 - static_cast<std::int64_t>(rank)) / cp,
+                      .fresh = {}};
+  for (const AxisRange& range : share.ranks[rank].ranges) {
+    const std::int64_t first = std::max(first_row, range.global);
+    const std::int64_t last = std::min(first_row + chunk.query, range.global + range.count);
+    if (first < last) {
+      tokens.fresh.push_back({.local = first - first_row, .global = first, .count = last - first});
+    }
+  }
+  std::ranges::sort(tokens.fresh, {}, &AxisRange::global);
+  return tokens;
+}
+
+}  // namespace
+
+std::vector<RankKeys> keys_of_ranks(const ContextShare& share,
+                                    std::span<const PrefillChunk> chunks) {
+  std::vector<RankKeys> ranks(share.ranks.size());
+  std::int64_t first = 0;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    RankKeys& keys = ranks[rank];
+    const bool is_own = rank == static_cast<std::size_t>(share.rank);
+    keys.first = first;
+    std::int64_t row = 0;
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      const TokensOfRank tokens = tokens_of_rank(share, rank, chunks[i], row);
+      for (const AxisRange& own : share.own().ranges) {
+        const std::int64_t begin = std::max(row, own.global);
+        const std::int64_t end = std::min(row + chunks[i].query, own.global + own.count);
+        const std::int64_t seen = begin < end ? tokens.before(begin) : 0;
+        if (begin >= end || (seen == 0 && !is_own)) continue;
+        // Of another rank's keys all rows of a stretch see the same.
+        PrefillPiece piece{.query_row = own.local + begin - own.global,
+                           .query = end - begin,
+                           .position = is_own ? seen : seen - 1,
+                           .key_row = keys.count,
+                           .sequence = static_cast<std::int64_t>(i)};
+        if (!is_own) piece.keys = seen;
+        keys.pieces.push_back(piece);
+      }
+      keys.count += tokens.all();
+      row += chunks[i].query;
+    }
+    first += keys.count;
+  }
+  return ranks;
+}
+
+int rank_of_keys(const Plan& plan, const RankGrid& grid, int rank, const Op& op) {
+  const int own = grid.cp_rank(rank);
+  for (const Op& swap : plan.ops()) {
+    if (!swaps_cache(plan, swap) || !plan.contains(swap.ranks, rank)) continue;
+    const bool is_read = std::ranges::find(op.reads, swap.writes.front().tensor,
+                                           &TensorView::tensor) != op.reads.end();
+    if (!is_read) continue;
+    const auto pair = plan.ranks(swap.ranks);
+    return own + (pair[0] == rank ? pair[1] : pair[0]) - rank;
+  }
+  return own;
 }
 
 ContextLayout context_layout(const ContextShare& share, std::span<const PrefillChunk> chunks,
@@ -142,6 +233,37 @@ class KeyTables {
         slots_(table_in<std::int64_t>(bytes, layout.key_slots, layout.num_keys)),
         cached_(table_in<std::int32_t>(bytes, layout.cached_slots, layout.cached_rows)) {}
 
+  // In a ring: what one rank has of each sequence.
+  void add_of_rank(std::span<const SequenceTokens* const> sequences, std::size_t rank) {
+    const std::int64_t cp = cache_.cp;
+    const std::int64_t stride = 2 * given_rows_;
+    std::int64_t row = 0;
+    std::int64_t cached = 0;
+    for (const SequenceTokens* sequence : sequences) {
+      const TokensOfRank tokens = tokens_of_rank(share_, rank, chunk_of(*sequence), row);
+      for (std::int64_t i = 0; i < tokens.cached; ++i) {
+        put(static_cast<std::int64_t>(rank) * stride + share_.own().room + cached + i, -1);
+      }
+      for (const AxisRange& fresh : tokens.fresh) {
+        for (std::int64_t i = 0; i < fresh.count; ++i) {
+          put(source_of(share_, fresh.global + i, stride),
+              cache_.slot(sequence->context + fresh.local + i, sequence->blocks));
+        }
+      }
+      row += std::ssize(sequence->tokens);
+      cached += cached_rows(sequence->context, cp);
+    }
+  }
+  void add_cached(const SequenceTokens& sequence) {
+    const std::int64_t cp = cache_.cp;
+    const std::int64_t stored = cache_.stored(sequence.context);
+    for (std::int64_t i = 0; i < cached_rows(sequence.context, cp); ++i) {
+      // One that has one less gives any row in its place.
+      const std::int64_t position = i < stored ? i * cp + cache_.cp_rank : -1;
+      cached_[static_cast<std::size_t>(cached_at_++)] =
+          position < 0 ? 0 : static_cast<std::int32_t>(cache_.slot(position, sequence.blocks));
+    }
+  }
   void add(const SequenceTokens& sequence) {
     const std::int64_t cp = cache_.cp;
     // Each rank gives keys, then as many values: its keys are 2 * given_rows_ behind the last's.
@@ -153,13 +275,7 @@ class KeyTables {
       const std::int64_t position = sequence.context + i;
       put(source_of(share_, row_++, stride), cache_.slot(position, sequence.blocks));
     }
-    const std::int64_t stored = cache_.stored(sequence.context);
-    for (std::int64_t i = 0; i < cached_rows(sequence.context, cp); ++i) {
-      // One that has one less gives any row in its place.
-      const std::int64_t position = i < stored ? i * cp + cache_.cp_rank : -1;
-      cached_[static_cast<std::size_t>(cached_at_++)] =
-          position < 0 ? 0 : static_cast<std::int32_t>(cache_.slot(position, sequence.blocks));
-    }
+    add_cached(sequence);
   }
 
  private:
@@ -215,7 +331,14 @@ void fill_context_tables(const StepPart& part, const ContextShare& share, const 
                          const ContextLayout& layout, const CacheShape& cache,
                          std::span<std::byte> bytes) {
   KeyTables keys(share, layout, cache, bytes);
-  for (const SequenceTokens* chunk : part.prefill) keys.add(*chunk);
+  if (share.is_ring) {
+    for (std::size_t rank = 0; rank < share.ranks.size(); ++rank) {
+      keys.add_of_rank(part.prefill, rank);
+    }
+    for (const SequenceTokens* chunk : part.prefill) keys.add_cached(*chunk);
+  } else {
+    for (const SequenceTokens* chunk : part.prefill) keys.add(*chunk);
+  }
   const PromptRows& own = share.own();
   const auto sources = table_in<std::int32_t>(bytes, layout.row_sources, own.of_step);
   for (std::int64_t row = 0; row < own.of_step; ++row) {

@@ -8,6 +8,11 @@
 //              values; of MLA rows of latents and rotated keys alone
 //   keys       0 1 2 3 ...                     of one prompt after the other, cached ones first
 //
+// In a ring a rank attends to the keys of one rank after the other:
+//
+//   keys       of rank 0: 0 2 .. 7 8 ..   of rank 1: 1 3 .. 9 10 ..    each in the order of the
+//   tokens
+//
 // Token p of a sequence is stored on rank p mod cp, whichever rank has computed it. No CUDA.
 
 #include <cstddef>
@@ -37,6 +42,7 @@ struct ContextShare {
   // The whole model works on a rank's rows, not attention alone (cp_weights replicated).
   bool is_of_model = false;
   bool is_latent = false;  // latents are what ranks give each other
+  bool is_ring = false;
 
   [[nodiscard]] bool has_prompts() const { return !ranks.empty(); }
   [[nodiscard]] const PromptRows& own() const { return ranks[static_cast<std::size_t>(rank)]; }
@@ -49,6 +55,19 @@ ContextShare context_share(const Plan& plan, const RankGrid& grid, int rank, int
 // The stretches of the rank's rows, each of one sequence.
 std::vector<PrefillPiece> prefill_pieces(const ContextShare& share,
                                          std::span<const PrefillChunk> chunks);
+
+// What a rank of a ring has of the keys, and the rank's rows that see some of them.
+struct RankKeys {
+  std::int64_t first = 0;  // among the keys of all ranks, which follow each other
+  std::int64_t count = 0;
+  std::vector<PrefillPiece> pieces;
+};
+// By rank. `share` of a ring.
+std::vector<RankKeys> keys_of_ranks(const ContextShare& share,
+                                    std::span<const PrefillChunk> chunks);
+// The rank among those that share contexts whose keys `op`, attention to prompts in a ring, attends
+// to.
+int rank_of_keys(const Plan& plan, const RankGrid& grid, int rank, const Op& op);
 
 // Byte offsets and sizes of ContextTables (bind_context.h).
 struct ContextLayout {

@@ -270,6 +270,7 @@ void RankStep::set_tables(std::span<const StepPart> parts) {
     end = part.layout.end;
     if (!part.share.has_prompts()) continue;
     part.pieces = prefill_pieces(part.share, part.prefill);
+    if (part.share.is_ring) part.keys_of_ranks = keys_of_ranks(part.share, part.prefill);
     part.context = context_layout(part.share, part.prefill, part.rows.decodes, end);
     end = part.context.end;
   }
@@ -315,7 +316,12 @@ void RankStep::set_context(Part& part) {
                          .cached_slots = at<std::int32_t>(*tables_, layout.cached_slots),
                          .row_sources = at<std::int32_t>(*tables_, layout.row_sources),
                          .own_rows = at<std::int32_t>(*tables_, layout.own_rows),
-                         .pieces = part.pieces};
+                         .keys = {}};
+  std::vector<AttendedKeys>& keys = part.tables.context.keys;
+  for (const RankKeys& of_rank : part.keys_of_ranks) {
+    keys.push_back({.first = of_rank.first, .count = of_rank.count, .pieces = of_rank.pieces});
+  }
+  if (keys.empty()) keys.push_back({.count = layout.num_keys, .pieces = part.pieces});
 }
 
 void RankStep::bind(std::span<const StepPart> parts) {
@@ -437,6 +443,7 @@ Launch RankStep::bind_task(const Task& task) {
         .writes = writes,
         .group = communicators_.group(plan_, op),
         .resources = rank_.resources(op.stream),
+        .kernel_resources = rank_.resources(0),
         .sides = {sides_, &side_layout_, task},
         .tables = parts_[static_cast<std::size_t>(micro_batch_of(op))].tables,
         .kv = rank_.kv(),
@@ -491,19 +498,21 @@ Launch RankStep::bind_kernel(const Task& task, std::span<const Operand> reads,
     throw std::invalid_argument("kernel \"" + kernel.kernel + "\" cannot be executed");
   }
   const Part& part = parts_[static_cast<std::size_t>(micro_batch_of(op))];
-  return gpu->bind({.op = kernel,
-                    .spec = kernel_spec(kernel.kernel),
-                    .reads = reads,
-                    .writes = writes,
-                    .slots = slots_[static_cast<std::size_t>(task.op)],
-                    .tables = part.tables,
-                    .numbers = setup_.numbers,
-                    .kv = &rank_.kv(),
-                    .kv_layer = kv_layer(task),
-                    .resources = rank_.resources(op.stream),
-                    .first_expert = first_expert_of(kernel, rank_.first_expert()),
-                    .ranked_moe = communicators_.ranked_moe(plan_, op, rank_.rank()),
-                    .counts_are_there = counts_are_there_[current_]});
+  return gpu->bind(
+      {.op = kernel,
+       .spec = kernel_spec(kernel.kernel),
+       .reads = reads,
+       .writes = writes,
+       .slots = slots_[static_cast<std::size_t>(task.op)],
+       .tables = part.tables,
+       .numbers = setup_.numbers,
+       .kv = &rank_.kv(),
+       .kv_layer = kv_layer(task),
+       .rank_of_keys = part.share.is_ring ? rank_of_keys(plan_, setup_.grid, rank_.rank(), op) : -1,
+       .resources = rank_.resources(op.stream),
+       .first_expert = first_expert_of(kernel, rank_.first_expert()),
+       .ranked_moe = communicators_.ranked_moe(plan_, op, rank_.rank()),
+       .counts_are_there = counts_are_there_[current_]});
 }
 
 }  // namespace orrery

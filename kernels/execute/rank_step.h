@@ -125,7 +125,8 @@ class RankStep {
     ContextLayout context;
     std::vector<PrefillChunk> prefill;
     std::vector<PrefillPiece> pieces;
-    std::vector<bool> sampled_here;  // by sampled row, of the step that was staged
+    std::vector<RankKeys> keys_of_ranks;  // of a ring
+    std::vector<bool> sampled_here;       // by sampled row, of the step that was staged
     StepTables tables;
     TensorId next_tokens = -1;  // of sample ops on this rank
     TensorId logits = -1;

@@ -78,6 +78,7 @@ std::string describe(const SmallModel& small, const Mesh& mesh) {
   text += describe_choices(mesh);
   add("cp", mesh.cp);
   if (mesh.cp > 1 && mesh.cp_weights == CpWeights::kReplicated) text += " replicated";
+  if (mesh.cp_prefill == CpPrefill::kRing) text += " ring";
   return text;
 }
 
@@ -400,13 +401,16 @@ CheckCount check_execute() {
       {.num_micro_batches = 3, .ffn_instances = 1, .ffn_schedule = FfnSchedule::kLock},
       {.cp = 2},
       {.cp = 2, .cp_weights = CpWeights::kReplicated},
+      {.cp = 2, .cp_prefill = CpPrefill::kRing},
+      {.cp = 2, .cp_weights = CpWeights::kReplicated, .cp_prefill = CpPrefill::kRing},
       {.num_micro_batches = 2, .ffn_instances = 1, .ffn_tp = 2},
       {.tp = 4},
       {.tp = 2, .pp = 2},
       {.tp = 2, .cp = 2},
       {.tp = 2, .cp = 2, .cp_weights = CpWeights::kReplicated},
       {.cp = 4},
-      {.cp = 4, .cp_weights = CpWeights::kReplicated}};
+      {.cp = 4, .cp_weights = CpWeights::kReplicated},
+      {.cp = 4, .cp_weights = CpWeights::kReplicated, .cp_prefill = CpPrefill::kRing}};
   const std::vector<Mesh> tensor_parallel{{.tp = 2}};
   const std::vector<Mesh> fp8_meshes{{.tp = 2},
                                      {.cp = 2, .cp_weights = CpWeights::kReplicated},
@@ -424,7 +428,8 @@ CheckCount check_execute() {
   check.check_model({.head_dim = 128, .dtype = DType::kFp8}, {});
   for (const Mesh& mesh :
        {Mesh{.tp = 2}, Mesh{.tp = 2, .sp = true}, Mesh{.pp = 2}, Mesh{.ffn_instances = 1},
-        Mesh{.cp = 2}, Mesh{.cp = 2, .cp_weights = CpWeights::kReplicated}}) {
+        Mesh{.cp = 2}, Mesh{.cp = 2, .cp_weights = CpWeights::kReplicated},
+        Mesh{.cp = 2, .cp_prefill = CpPrefill::kRing}}) {
     check.check_wrong_collectives(small, mesh);
   }
   const std::vector<Mesh> parts_of_context{

@@ -269,4 +269,34 @@ std::optional<Estimate> measured_collective(const CollectiveCurves& curves, cons
   return custom;
 }
 
+std::optional<Estimate> measured_copies(const CollectiveCurves& curves, Bytes bytes,
+                                        const CostOptions& options) {
+  const double size = bytes.value();
+  const auto key = [&](std::string_view mode) {
+    return CurveKey{.kind = CollectiveKind::kSendRecv,
+                    .implementation = options.custom_all_reduce + "_copies",
+                    .mode = std::string(mode),
+                    .element_bytes = 2,
+                    .num_gpus = 2};
+  };
+  std::optional<Estimate> found = first_of(curves, key(to_text(options.launch_mode)), size);
+  if (!found || options.launch_mode == LaunchMode::kEager) return found;
+  // Captured or not, the copy itself takes as long: beyond the rows of graphs it grows as eager.
+  for (const CollectiveSource& source : curves.sources) {
+    const auto& known = source.tables->tables().curves;
+    const auto graph = known.find(key(to_text(LaunchMode::kGraph)));
+    if (graph == known.end()) continue;
+    const double last = graph->second.bytes.back();
+    const std::optional<Estimate> eager =
+        first_of(curves, key(to_text(LaunchMode::kEager)), std::max(size, last));
+    const std::optional<Estimate> from = first_of(curves, key(to_text(LaunchMode::kEager)), last);
+    if (size <= last || !eager || !from) return found;
+    const Seconds at_last = first_of(curves, graph->first, last)->time;
+    return Estimate{.time = at_last + (eager->time - from->time),
+                    .basis = std::max(Basis::kInterpolated, eager->basis),
+                    .spread = std::max(kInterpolatedSpread, eager->spread)};
+  }
+  return found;
+}
+
 }  // namespace orrery

@@ -56,6 +56,13 @@ struct CollectiveCurves {
 std::optional<Estimate> measured_collective(const CollectiveCurves& curves, const CommOp& op,
                                             int num_gpus, const CostOptions& options);
 
+// Rows that go one way between two sides of one NVLink domain by the copy engines, as the engine's
+// own exchange does (rows "<custom_all_reduce>_copies" of send_recv): from their writer to who
+// waits for them, `bytes` the most that a GPU sends or gets. Empty where no table has such rows in
+// the launch mode.
+std::optional<Estimate> measured_copies(const CollectiveCurves& curves, Bytes bytes,
+                                        const CostOptions& options);
+
 // Time by formula: ring or direct inside a domain, and over several domains reduce-scatter inside,
 // ring across over each GPU's NIC, all-gather inside. Curves, where there are any, supply the parts
 // inside a domain and the fitted efficiency of NVLink.

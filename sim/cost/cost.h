@@ -230,6 +230,9 @@ class CostModel {
   [[nodiscard]] const CostOptions& options() const;
 
  private:
+  // Of a CommOp of the plan; where it is from goes to `explanation`, where there is one.
+  Estimate transfer(const Plan& plan, const Op& op, PriceExplanation* explanation) const;
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

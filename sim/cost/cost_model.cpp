@@ -381,14 +381,36 @@ CommOp of_one_side(const Machine& machine, const Plan& plan, const Op& op) {
 
 }  // namespace
 
+Estimate CostModel::transfer(const Plan& plan, const Op& op, PriceExplanation* explanation) const {
+  const auto& comm = std::get<CommOp>(op.body);
+  const std::span<const int> ranks = plan.ranks(op.ranks);
+  std::optional<Estimate> copies;
+  if (sides_of(plan, op) && impl_->machine.in_one_nvlink_domain(ranks)) {
+    copies = measured_copies({impl_->collectives, impl_->machine.spec.nvlink_rate},
+                             comm.bytes_per_rank, impl_->options);
+  }
+  Estimate estimate =
+      copies ? at_any_clock(*copies) : collective(of_one_side(machine(), plan, op), ranks);
+  if (explanation != nullptr) {
+    explanation->row_time = estimate.time;
+    explanation->rows = estimate.basis == Basis::kRoofline
+                            ? "a formula, with what curves say of its parts"
+                            : "a measured curve";
+  }
+  // A copy waits for nobody.
+  if (!copies) {
+    correct(PricedCollective{comm, ranks.size(), impl_->options}, estimate,
+            explanation == nullptr ? nullptr : &explanation->corrections);
+  }
+  return estimate;
+}
+
 Estimate CostModel::price(const Plan& plan, const Op& op) const {
   if (const auto* kernel_op = std::get_if<KernelOp>(&op.body)) {
     return kernel(*kernel_op);
   }
   if (const auto* comm_op = std::get_if<CommOp>(&op.body)) {
-    const std::span<const int> ranks = plan.ranks(op.ranks);
-    Estimate estimate = collective(of_one_side(machine(), plan, op), ranks);
-    correct(PricedCollective{*comm_op, ranks.size(), impl_->options}, estimate);
+    Estimate estimate = transfer(plan, op, nullptr);
     estimate.energy = impl_->energy(*comm_op);
     return estimate;
   }
@@ -399,15 +421,8 @@ PriceExplanation CostModel::explain(const Plan& plan, const Op& op) const {
   PriceExplanation explanation;
   if (const auto* kernel_op = std::get_if<KernelOp>(&op.body)) {
     explanation.price = impl_->compute(*kernel_op, &explanation);
-  } else if (const auto* comm_op = std::get_if<CommOp>(&op.body)) {
-    const std::span<const int> ranks = plan.ranks(op.ranks);
-    explanation.price = collective(of_one_side(machine(), plan, op), ranks);
-    explanation.row_time = explanation.price.time;
-    explanation.rows = explanation.price.basis == Basis::kRoofline
-                           ? "a formula, with what curves say of its parts"
-                           : "a measured curve";
-    correct(PricedCollective{*comm_op, ranks.size(), impl_->options}, explanation.price,
-            &explanation.corrections);
+  } else if (std::holds_alternative<CommOp>(op.body)) {
+    explanation.price = transfer(plan, op, &explanation);
   } else {
     explanation.price = host(std::get<HostOp>(op.body));
     explanation.row_time = explanation.price.time;

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -42,6 +44,7 @@ struct SharingRank {
   TableLayout layout;
   std::vector<std::byte> bytes;
   std::vector<PrefillPiece> pieces;
+  std::vector<RankKeys> keys_of_ranks;
   std::vector<bool> sampled_here;
 
   template <typename T>
@@ -84,8 +87,14 @@ class SharingRanks {
     const std::vector<std::int64_t> names = names_of(parts[0]);
     std::vector<std::int64_t> given;
     for (const SharingRank& rank : ranks_) give(rank, names, given);
-    for (SharingRank& rank : ranks_) expect_whole_keys(rank, given, parts[0]);
-    for (const SharingRank& rank : ranks_) expect_pieces(rank, parts[0]);
+    for (SharingRank& rank : ranks_) {
+      if (rank.share.is_ring) {
+        expect_each_key_once(rank, given, parts[0]);
+      } else {
+        expect_whole_keys(rank, given, parts[0]);
+        expect_pieces(rank, parts[0]);
+      }
+    }
     expect_each_row_once(names);
     for (const SharingRank& rank : ranks_) expect_tables(rank, parts[0], names);
     for (const SequenceTokens* decode : parts[0].decodes) {
@@ -120,6 +129,7 @@ class SharingRanks {
     fill_tables(part, rank.layout, rank.cache, 0, rank.bytes);
     fill_context_tables(part, rank.share, rank.layout, rank.context, rank.cache, rank.bytes);
     rank.pieces = prefill_pieces(rank.share, chunks);
+    if (rank.share.is_ring) rank.keys_of_ranks = keys_of_ranks(rank.share, chunks);
     rank.sampled_here = sampled_here(part, rank.share);
   }
 
@@ -162,6 +172,54 @@ class SharingRanks {
         EXPECT_EQ(given.at(static_cast<std::size_t>(sources[i] + given_rows)), -expected[i]);
       }
       if (slots[i] >= 0) rank.stored.at(static_cast<std::size_t>(slots[i])) = expected[i];
+    }
+  }
+
+  // In a ring: over the keys of all ranks together, each row sees the tokens up to its own, once.
+  static void expect_each_key_once(SharingRank& rank, const std::vector<std::int64_t>& given,
+                                   const StepPart& part) {
+    const auto sources = rank.table<std::int32_t>(rank.context.key_sources, rank.context.num_keys);
+    const auto slots = rank.table<std::int64_t>(rank.context.key_slots, rank.context.num_keys);
+    const std::vector<std::int32_t> rows = rank.own_rows();
+    std::map<std::int64_t, std::vector<std::int64_t>> seen;  // by own row
+    std::int64_t first = 0;
+    for (const RankKeys& keys : rank.keys_of_ranks) {
+      EXPECT_EQ(keys.first, first);
+      first += keys.count;
+      for (const PrefillPiece& piece : keys.pieces) {
+        for (std::int64_t i = 0; i < piece.query; ++i) {
+          const std::int64_t last =
+              std::min(piece.position + i + 1, piece.keys.value_or(rank.context.num_keys));
+          for (std::int64_t key = 0; key < last; ++key) {
+            const auto at = static_cast<std::size_t>(keys.first + piece.key_row + key);
+            seen[piece.query_row + i].push_back(given.at(static_cast<std::size_t>(sources.at(at))));
+          }
+        }
+      }
+    }
+    EXPECT_EQ(first, rank.context.num_keys);
+    std::vector<std::int64_t> names;
+    std::vector<std::int64_t> starts;
+    for (const SequenceTokens* chunk : part.prefill) {
+      names.insert(names.end(), chunk->tokens.begin(), chunk->tokens.end());
+      starts.resize(names.size(), chunk->tokens.front() - chunk->context);
+    }
+    std::size_t held = 0;
+    for (const AxisRange& range : rank.share.own().ranges) {
+      held += static_cast<std::size_t>(range.count);
+    }
+    EXPECT_EQ(seen.size(), held);
+    for (auto& [row, keys] : seen) {
+      const auto of_step = static_cast<std::size_t>(rows.at(static_cast<std::size_t>(row)));
+      std::vector<std::int64_t> expected(
+          static_cast<std::size_t>(names.at(of_step) - starts.at(of_step) + 1));
+      std::iota(expected.begin(), expected.end(), starts.at(of_step));
+      std::ranges::sort(keys);
+      EXPECT_EQ(keys, expected);
+    }
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      const std::int64_t name = given.at(static_cast<std::size_t>(sources[i]));
+      if (slots[i] >= 0) rank.stored.at(static_cast<std::size_t>(slots[i])) = name;
     }
   }
 
@@ -252,7 +310,9 @@ std::vector<Mesh> meshes() {
   return {{.cp = 2},
           {.cp = 4},
           {.cp = 2, .cp_weights = CpWeights::kReplicated},
-          {.cp = 3, .cp_weights = CpWeights::kReplicated}};
+          {.cp = 3, .cp_weights = CpWeights::kReplicated},
+          {.cp = 2, .cp_prefill = CpPrefill::kRing},
+          {.cp = 4, .cp_weights = CpWeights::kReplicated, .cp_prefill = CpPrefill::kRing}};
 }
 
 TEST(ContextShare, ChunksOfUnequalPromptsAreWholeOnEachRankAndStoredInTurn) {

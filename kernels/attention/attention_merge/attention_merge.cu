@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include <string>
@@ -15,7 +16,7 @@ constexpr unsigned kThreads = 256;
 // A thread per vector of the result. Bound by HBM: each vector is read and written once; threads of
 // a head read the same log-sum-exps, which lie in the L1 cache after the first.
 __global__ void __launch_bounds__(kThreads)
-    attention_merge_kernel(const bf16* parts, const float* lse, std::int64_t num_parts,
+    attention_merge_kernel(const __grid_constant__ MergedParts parts, std::int64_t num_parts,
                            std::int64_t heads, std::int64_t head_dim, bf16* out) {
   begin_dependent();
   const std::int64_t at =
@@ -24,14 +25,14 @@ __global__ void __launch_bounds__(kThreads)
   if (head >= heads) return;
   float largest = -INFINITY;
   for (std::int64_t part = 0; part < num_parts; ++part) {
-    largest = fmaxf(largest, lse[part * heads + head]);
+    largest = fmaxf(largest, parts.lse[part][head]);
   }
   float merged[kVectorSize] = {};
   float sum = 0;
 #pragma unroll 4
   for (std::int64_t part = 0; part < num_parts; ++part) {
-    const uint4 vector = load_once(parts + part * heads * head_dim + at);
-    const float logarithm = lse[part * heads + head];
+    const uint4 vector = load_once(parts.x[part] + at);
+    const float logarithm = parts.lse[part][head];
     if (logarithm == -INFINITY) continue;
     const float weight = expf(logarithm - largest);
     float values[kVectorSize];
@@ -48,16 +49,30 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void attention_merge(const cuda::Stream& stream, const bf16* parts, const float* lse,
+MergedParts parts_in_order(const bf16* x, const float* lse, const AttentionMergeShape& shape) {
+  MergedParts parts;
+  const std::int64_t heads = shape.tokens * shape.heads;
+  for (std::int64_t part = 0; part < std::min(shape.parts, kMostMergedParts); ++part) {
+    const auto at = static_cast<std::size_t>(part);
+    parts.x[at] = x + part * heads * shape.head_dim;
+    parts.lse[at] = lse + part * heads;
+  }
+  return parts;
+}
+
+void attention_merge(const cuda::Stream& stream, const MergedParts& parts,
                      const AttentionMergeShape& shape, bf16* out) {
   const std::int64_t heads = shape.tokens * shape.heads;
   if (heads == 0) return;
-  if (shape.parts < 1 || shape.head_dim < kVectorSize || shape.head_dim % kVectorSize != 0) {
+  if (shape.parts < 1 || shape.parts > kMostMergedParts || shape.head_dim < kVectorSize ||
+      shape.head_dim % kVectorSize != 0) {
     throw std::invalid_argument("attention_merge: " + std::to_string(shape.parts) +
                                 " parts of heads with " + std::to_string(shape.head_dim) +
-                                " elements, takes at least one and multiples of 8");
+                                " elements, takes 1 to " + std::to_string(kMostMergedParts) +
+                                " and multiples of 8");
   }
-  if (!vector_aligned(parts, out)) {
+  for (std::int64_t part = 0; part < shape.parts; ++part) {
+    if (vector_aligned(parts.x[static_cast<std::size_t>(part)], out)) continue;
     throw std::invalid_argument("attention_merge: parts and result must be 16-byte aligned");
   }
   const std::int64_t vectors = heads * shape.head_dim / kVectorSize;
@@ -65,7 +80,7 @@ void attention_merge(const cuda::Stream& stream, const bf16* parts, const float*
                {.grid = dim3(static_cast<unsigned>((vectors + kThreads - 1) / kThreads)),
                 .block = dim3(kThreads),
                 .programmatic = true},
-               attention_merge_kernel, parts, lse, shape.parts, heads, shape.head_dim, out);
+               attention_merge_kernel, parts, shape.parts, heads, shape.head_dim, out);
 }
 
 }  // namespace orrery

@@ -40,8 +40,10 @@ class AttentionMergeCase final : public KernelCase {
   }
 
   void launch(const cuda::Stream& stream, int set) override {
-    attention_merge(stream, parts_[set], device_lse_[static_cast<std::size_t>(set)].get(), shape_,
-                    out_[set]);
+    attention_merge(
+        stream,
+        parts_in_order(parts_[set], device_lse_[static_cast<std::size_t>(set)].get(), shape_),
+        shape_, out_[set]);
   }
   void reset(const cuda::Stream& stream) override {
     parts_.reset(stream);

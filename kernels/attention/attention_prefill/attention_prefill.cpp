@@ -56,7 +56,6 @@ KernelSpec attention_prefill_spec() {
                  .axes = ".., heads",
                  .type = SlotType::kFp32,
                  .is_result = true,
-                 .is_executed = false,
                  .is_optional = true}},
       .work = work,
       .rounds = rounds,

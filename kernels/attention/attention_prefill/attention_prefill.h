@@ -33,6 +33,8 @@ class PrefillPlan {
   [[nodiscard]] std::int32_t window() const { return window_; }
   [[nodiscard]] std::int32_t tokens() const { return tokens_; }  // new ones of all sequences
   [[nodiscard]] std::int32_t keys() const { return keys_; }      // of all sequences
+  // Whether pieces say how many keys they see.
+  [[nodiscard]] bool is_bounded() const { return is_bounded_; }
   [[nodiscard]] const PrefillTile* tiles() const {
     return reinterpret_cast<const PrefillTile*>(memory_.get() + kTilesAt);
   }
@@ -48,6 +50,7 @@ class PrefillPlan {
   std::int32_t window_ = 0;
   std::int32_t tokens_ = 0;
   std::int32_t keys_ = 0;
+  bool is_bounded_ = false;
   cuda::DeviceBuffer<std::byte> memory_;  // counters and tiles, in one copy: a step waits for it
 };
 
@@ -57,7 +60,7 @@ std::int32_t attention_prefill_tile_rows(std::int32_t head_dim);
 struct AttentionPrefill {
   const bf16* q = nullptr;  // [tokens, heads, head_dim], 16-byte aligned, as each token's must be
   bf16* out = nullptr;      // [tokens, heads, head_dim], 16-byte aligned
-  float* lse = nullptr;     // [heads, tokens], log of the softmax's denominator; null: not written
+  float* lse = nullptr;     // [tokens, heads], log of the softmax's denominator; null: not written
   std::int32_t heads = 0;
   std::int32_t kv_heads = 0;
   std::int32_t head_dim = 0;  // 64 or 128

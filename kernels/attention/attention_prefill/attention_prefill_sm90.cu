@@ -12,10 +12,10 @@ namespace {
 
 using prefill::require;
 
-template <bool kPaged>
-using Head64 = prefill::Config<64, 64, 3, 2, 2, kPaged>;
-template <bool kPaged>
-using Head128 = prefill::Config<128, 128, 2, 2, 2, kPaged>;
+template <bool kPaged, bool kBounded = false>
+using Head64 = prefill::Config<64, 64, 3, 2, 2, kPaged, 0, kBounded>;
+template <bool kPaged, bool kBounded = false>
+using Head128 = prefill::Config<128, 128, 2, 2, 2, kPaged, 0, kBounded>;
 
 void check(const PrefillPlan& plan, const AttentionPrefill& call, const bf16* keys,
            const bf16* values) {
@@ -33,13 +33,13 @@ void check(const PrefillPlan& plan, const AttentionPrefill& call, const bf16* ke
   prefill::require_aligned("attention_prefill", {call.q, call.out, keys, values});
 }
 
-template <bool kPaged>
+template <bool kPaged, bool kBounded = false>
 void launch(const cuda::Stream& stream, const AttentionPrefill& call, const prefill::Maps& maps,
             const prefill::Arguments& a) {
   if (call.head_dim == 64) {
-    prefill::launch<Head64<kPaged>>(stream, maps, a);
+    prefill::launch<Head64<kPaged, kBounded>>(stream, maps, a);
   } else {
-    prefill::launch<Head128<kPaged>>(stream, maps, a);
+    prefill::launch<Head128<kPaged, kBounded>>(stream, maps, a);
   }
 }
 
@@ -61,6 +61,8 @@ PrefillPlan::PrefillPlan(std::span<const PrefillPiece> pieces, std::int64_t toke
       window_(window),
       tokens_(static_cast<std::int32_t>(tokens)),
       keys_(static_cast<std::int32_t>(keys)),
+      is_bounded_(std::ranges::any_of(
+          pieces, [](const PrefillPiece& piece) { return piece.keys.has_value(); })),
       memory_(0) {
   take(prefill_tiles(pieces, tile_rows, window));
 }
@@ -88,15 +90,20 @@ void attention_prefill(const cuda::Stream& stream, const PrefillPlan& plan,
       .q = prefill::rows_map(call.q, plan.tokens(), call.heads, call.head_dim, 64, call.q_stride),
       .k = prefill::rows_map(keys, plan.keys(), call.kv_heads, call.head_dim, kKeys),
       .v = prefill::rows_map(values, plan.keys(), call.kv_heads, call.head_dim, kKeys)};
-  launch<false>(
-      stream, call, maps,
-      prefill::arguments(plan, call.out, call.lse, call.heads, call.kv_heads, call.scale));
+  const prefill::Arguments a =
+      prefill::arguments(plan, call.out, call.lse, call.heads, call.kv_heads, call.scale);
+  if (plan.is_bounded()) {
+    launch<false, true>(stream, call, maps, a);
+  } else {
+    launch<false>(stream, call, maps, a);
+  }
 }
 
 void attention_prefill(const cuda::Stream& stream, const PrefillPlan& plan,
                        const AttentionPrefill& call, const PagedKv<const bf16>& cache) {
   if (plan.num_tiles() == 0) return;
   check(plan, call, cache.keys, cache.values);
+  require(!plan.is_bounded(), "attention_prefill: pieces of bounded keys in pages");
   const int block_size = cache.block_size;
   require(block_size == 16 || block_size == 32 || block_size == 64 || block_size == 128,
           "attention_prefill: block_size is " + std::to_string(block_size) +

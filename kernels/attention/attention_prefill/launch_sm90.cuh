@@ -67,7 +67,6 @@ inline Arguments arguments(const PrefillPlan& plan, bf16* out, float* lse, int h
           .counters = plan.counters(),
           .out = out,
           .lse = lse,
-          .tokens = plan.tokens(),
           .heads = heads,
           .heads_per_kv = heads / kv_heads,
           .scale_log2 = static_cast<float>(scale * kLog2E),

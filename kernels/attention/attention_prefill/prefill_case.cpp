@@ -60,7 +60,7 @@ std::vector<Difference> SampledReference::differences(const cuda::Stream& stream
     for (std::size_t d = 0; d < v_dim; ++d) {
       sampled_out.push_back(static_cast<float>(all_out[begin + d]));
     }
-    sampled_lse.push_back(all_lse[static_cast<std::size_t>(head * tokens_ + row)]);
+    sampled_lse.push_back(all_lse[static_cast<std::size_t>(row * shape_.heads + head)]);
   }
   return {difference("out", sampled_out, out_, kBf16Bound),
           difference("lse", sampled_lse, lse_, kLseBound)};

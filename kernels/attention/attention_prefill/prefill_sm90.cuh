@@ -43,7 +43,7 @@ __device__ void load_tile(bf16* shared, std::uint64_t* full, const CUtensorMap* 
   const int lane = threadIdx.x % 32;
   if constexpr (C::kPaged) {
     // Pages that hold visible keys; a lane copies one panel of one page.
-    const int keys = min(C::kKeys, tile.position + tile.rows - block * C::kKeys);
+    const int keys = min(C::kKeys, keys_of<C>(tile) - block * C::kKeys);
     const int pages = (keys + a.block_size - 1) / a.block_size;
     if (lane == 0) sm90::barrier_arrive_expect(full, pages * a.block_size * kDim * sizeof(bf16));
     const int page = lane / kPanels;
@@ -78,7 +78,7 @@ __device__ void produce(Shared<C>& shared, const Maps& maps, const Arguments& a)
     const int head = index % a.heads;
     const int kv_head = head / a.heads_per_kv;
     if (lane == 0) {
-      shared.task[q.stage] = {tile.query_row, tile.rows, tile.position, head};
+      shared.task[q.stage] = {tile.query_row, tile.rows, tile.position, tile.keys, head};
       sm90::barrier_arrive_expect(&shared.q_full[q.stage], C::kRows * C::kQkDim * sizeof(bf16));
 #pragma unroll
       for (int i = 0; i < C::kConsumers; ++i) {
@@ -89,7 +89,7 @@ __device__ void produce(Shared<C>& shared, const Maps& maps, const Arguments& a)
     }
     q.advance();
     // From the diagonal down; the consumers take keys one block ahead of values.
-    const Blocks blocks = key_blocks<C>(tile.position, tile.rows, a.window);
+    const Blocks blocks = key_blocks<C>(tile.position, keys_of<C>(tile), a.window);
     for (int block = blocks.last; block >= blocks.first - 1; --block) {
       if (block >= blocks.first) {
         sm90::barrier_wait(&shared.k_empty[k.stage], k.phase ^ 1);
@@ -135,10 +135,12 @@ __device__ void consume(Shared<C>& shared, const Arguments& a, int group) {
     sm90::barrier_wait(&shared.q_full[q.stage], q.phase);
     const Task task = shared.task[q.stage];
     if (task.rows == 0) break;
-    const Blocks blocks = key_blocks<C>(task.position, task.rows, a.window);
+    const int keys = keys_of<C>(task);
+    const Blocks blocks = key_blocks<C>(task.position, keys, a.window);
     const int position = task.position + first_row;
     // Whether a block has keys that some row of this warpgroup does not see.
-    const int lowest = task.position + 64 * group;
+    int lowest = task.position + 64 * group;
+    if constexpr (C::kBounded) lowest = min(lowest, keys - 1);
     const auto is_cut = [&](int block) {
       return (block + 1) * C::kKeys - 1 > lowest || block * C::kKeys <= lowest + 63 - a.window;
     };
@@ -153,9 +155,9 @@ __device__ void consume(Shared<C>& shared, const Arguments& a, int group) {
     pin(s);
     release(&shared.k_empty[k.stage]);
     k.advance();
-    softmax<true, C>(s, rows, shrink, a, position, blocks.last * C::kKeys);
+    softmax<true, C>(s, rows, shrink, a, position, keys - 1, blocks.last * C::kKeys);
     to_bf16<C>(p, s);
-    const int valid = task.position + task.rows - blocks.last * C::kKeys;
+    const int valid = keys - blocks.last * C::kKeys;
     if (valid < C::kKeys) {
       sm90::barrier_wait(&shared.v_full[v.stage], v.phase);
       clear_values<C>(shared.v[v.stage], valid);
@@ -173,9 +175,9 @@ __device__ void consume(Shared<C>& shared, const Arguments& a, int group) {
       k.advance();
       bool grows;
       if (is_cut(block)) {
-        grows = softmax<true, C>(s, rows, shrink, a, position, block * C::kKeys);
+        grows = softmax<true, C>(s, rows, shrink, a, position, keys - 1, block * C::kKeys);
       } else {
-        grows = softmax<false, C>(s, rows, shrink, a, position, block * C::kKeys);
+        grows = softmax<false, C>(s, rows, shrink, a, position, 0, block * C::kKeys);
       }
       sm90::wgmma_wait<0>();
       pin(o);

@@ -18,7 +18,7 @@ namespace orrery::prefill {
 
 // What one instance of the kernel is compiled for.
 template <int kQkDim_, int kVDim_, int kConsumers_, int kQStages_, int kKvStages_, bool kPaged_,
-          int kRotated_ = 0>
+          int kRotated_ = 0, bool kBounded_ = false>
 struct Config {
   static constexpr int kQkDim = kQkDim_;          // elements of a query and a key
   static constexpr int kVDim = kVDim_;            // elements of a value
@@ -27,6 +27,9 @@ struct Config {
   static constexpr int kKvStages = kKvStages_;    // key tiles, value tiles
   static constexpr bool kPaged = kPaged_;
   static constexpr int kRotated = kRotated_;  // last elements of a key, that lie in another tensor
+  // Rows may see fewer keys than those up to their own: a register that others do not have room
+  // for.
+  static constexpr bool kBounded = kBounded_;
   static constexpr int kRows = 64 * kConsumers;  // of a query tile
   static constexpr int kKeys = 128;              // of a key or value tile
   static constexpr int kThreads = 128 * (kConsumers + 1);
@@ -50,8 +53,7 @@ struct Arguments {
   int num_tiles = 0;        // of one head
   int* counters = nullptr;  // tiles taken, blocks done; both 0 before and after a launch
   bf16* out = nullptr;      // [tokens, heads, kVDim]
-  float* lse = nullptr;     // [heads, tokens] or null
-  int tokens = 0;           // new ones of all sequences
+  float* lse = nullptr;     // [tokens, heads] or null
   int heads = 0;
   int heads_per_kv = 1;
   int heads_per_rotated = 1;  // as many key heads share the last part of keys
@@ -67,6 +69,7 @@ struct Task {
   int query_row;
   int rows;
   int position;
+  int keys;
   int head;
 };
 
@@ -84,13 +87,19 @@ struct Shared {
   std::uint64_t v_empty[C::kKvStages];
 };
 
+// Keys that a tile or task sees together.
+template <typename C, typename Seen>
+__device__ inline int keys_of(const Seen& seen) {
+  return C::kBounded ? seen.keys : seen.position + seen.rows;
+}
+
 struct Blocks {  // of kKeys keys that a tile sees: [first, last]
   int first;
   int last;
 };
 template <typename C>
-__device__ inline Blocks key_blocks(int position, int rows, int window) {
-  return {max(0, position - window + 1) / C::kKeys, (position + rows - 1) / C::kKeys};
+__device__ inline Blocks key_blocks(int position, int keys, int window) {
+  return {max(0, position - window + 1) / C::kKeys, (keys - 1) / C::kKeys};
 }
 
 __device__ inline float exp2_approx(float x) {
@@ -157,18 +166,20 @@ struct Rows {
 // values up to 256 lose nothing in bf16 or in fp32 sums, and the sums need no rescaling.
 inline constexpr float kSlack = 8;
 
-// S becomes 2^(scale_log2 S - base). The base is raised to the row's largest score, and only when
+// S, of rows from `position` on (kBounded: of which none sees a key behind `last`), becomes
+// 2^(scale_log2 S - base). The base is raised to the row's largest score, and only when
 // that has grown past 2^kSlack: then true is returned in all lanes and `shrink` is what earlier
 // sums must be multiplied by.
 template <bool kMask, typename C>
 __device__ bool softmax(float (&s)[C::kKeys / 2], Rows& rows, float (&shrink)[2],
-                        const Arguments& a, int position, int first_key) {
+                        const Arguments& a, int position, int last, int first_key) {
   if constexpr (kMask) {
     const int column = first_key + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < C::kKeys / 2; ++i) {
       const int key = column + i / 4 * 8 + i % 2;
-      const int row = position + i / 2 % 2 * 8;
+      int row = position + i / 2 % 2 * 8;  // the last key that it sees
+      if constexpr (C::kBounded) row = min(row, last);
       if (key > row || key <= row - a.window) s[i] = -INFINITY;
     }
   }
@@ -277,8 +288,7 @@ __device__ void write_rows(const float (&o)[C::kVDim / 2], const Rows& rows, con
     }
     if (a.lse != nullptr && threadIdx.x % 4 == 0 && row < task.rows) {
       constexpr float kLn2 = 0.693147180559945f;
-      a.lse[static_cast<std::int64_t>(task.head) * a.tokens + token] =
-          (rows.base[half] + log2f(sum)) * kLn2;
+      a.lse[token * a.heads + task.head] = (rows.base[half] + log2f(sum)) * kLn2;
     }
   }
 }

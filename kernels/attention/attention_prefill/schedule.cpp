@@ -8,7 +8,7 @@
 namespace orrery {
 
 KeyRange visible_keys(const PrefillTile& tile, std::int32_t window) {
-  return {.first = std::max(0, tile.position - window + 1), .last = tile.position + tile.rows};
+  return {.first = std::max(0, tile.position - window + 1), .last = tile.keys};
 }
 
 namespace {
@@ -42,12 +42,14 @@ void add_tiles(const PrefillPiece& piece, std::int32_t tile_rows, std::vector<Pr
     throw std::invalid_argument("more than 2^31 - 1 tokens in one prefill");
   }
   for (std::int64_t row = 0; row < piece.query; row += tile_rows) {
-    tiles.push_back(
-        {.query_row = static_cast<std::int32_t>(piece.query_row + row),
-         .rows = static_cast<std::int32_t>(std::min<std::int64_t>(tile_rows, piece.query - row)),
-         .position = static_cast<std::int32_t>(piece.position + row),
-         .key_row = static_cast<std::int32_t>(piece.key_row),
-         .sequence = static_cast<std::int32_t>(piece.sequence)});
+    const std::int64_t rows = std::min<std::int64_t>(tile_rows, piece.query - row);
+    tiles.push_back({.query_row = static_cast<std::int32_t>(piece.query_row + row),
+                     .rows = static_cast<std::int32_t>(rows),
+                     .position = static_cast<std::int32_t>(piece.position + row),
+                     .keys = static_cast<std::int32_t>(
+                         std::min(piece.position + row + rows, piece.keys.value_or(kNoWindow))),
+                     .key_row = static_cast<std::int32_t>(piece.key_row),
+                     .sequence = static_cast<std::int32_t>(piece.sequence)});
   }
 }
 

@@ -17,11 +17,13 @@ struct PrefillTile {
   std::int32_t query_row = 0;  // of the first, among the new tokens of all sequences
   std::int32_t rows = 0;       // 1 .. rows of a tile
   std::int32_t position = 0;   // of the first in its sequence: context + offset among the new ones
+  std::int32_t keys = 0;       // of its sequence, that its rows see at most
   std::int32_t key_row = 0;    // of the sequence's first key, among the keys of all sequences
   std::int32_t sequence = 0;
 };
 
-// Keys that the rows of `tile` see together: those at [first, last) of its sequence.
+// Keys that the rows of `tile` see together: those at [first, last) of its sequence. A row sees
+// those up to its own position.
 struct KeyRange {
   std::int32_t first = 0;
   std::int32_t last = 0;

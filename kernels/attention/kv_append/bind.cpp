@@ -1,6 +1,7 @@
 #include "kernels/attention/kv_append/kv_append.h"
 #include "kernels/binding/bind_operands.h"
 #include "kernels/binding/context_memory.h"
+#include "kernels/rows/embedding/embedding.h"
 
 namespace orrery {
 namespace {
@@ -43,8 +44,17 @@ Launch append_apart(const BindContext& context, const bf16* keys, std::int64_t t
                             .num_blocks = static_cast<std::int32_t>(pool.shape().num_blocks)};
   const std::int64_t prompts = tables.prompt_rows;
   const std::int64_t* const slots = context.tables.slots;
-  return [=](const cuda::Stream& stream) {
+  // In a ring what is cached of the prompts is given before others' keys come.
+  const bool is_ring = tables.is_ring();
+  const std::int64_t all_slots = pool.shape().num_blocks * pool.shape().block_size;
+  return [=, cached_slots = tables.cached_slots,
+          cached = is_ring ? tables.cached_rows : std::int64_t{0}](const cuda::Stream& stream) {
     kv_append(stream, keys, keys + width, slots, given, prompts, width, stride);
+    if (cached > 0) {
+      const std::int64_t at = prompts * width;
+      embedding(stream, cached_slots, cache.keys, given.keys + at, cached, width, all_slots);
+      embedding(stream, cached_slots, cache.values, given.values + at, cached, width, all_slots);
+    }
     if (tokens == prompts) return;
     const bf16* const decodes = keys + prompts * stride;
     kv_append(stream, decodes, decodes + width, slots + prompts, cache, tokens - prompts, width,

@@ -31,12 +31,12 @@ Launch attend_pieces(const BindContext& context, const MlaPrefill& call, std::in
   const ContextTables& tables = context.tables.context;
   const auto plan = context.resources.keep_for_step<PrefillPlan>(
       std::pair(kMlaPrefillTileRows, kNoWindow), [&](std::span<const PrefillChunk> /*chunks*/) {
-        return PrefillPlan(tables.pieces, tables.prompt_rows, tables.num_keys, kMlaPrefillTileRows,
-                           kNoWindow);
+        return PrefillPlan(tables.keys.front().pieces, tables.prompt_rows, tables.num_keys,
+                           kMlaPrefillTileRows, kNoWindow);
       });
   // Rows that no piece has are padding: what other kernels make of them must be finite.
   std::int64_t rows_of_pieces = 0;
-  for (const PrefillPiece& piece : tables.pieces) rows_of_pieces += piece.query;
+  for (const PrefillPiece& piece : tables.keys.front().pieces) rows_of_pieces += piece.query;
   const auto bytes = rows_of_pieces == out_rows
                          ? std::size_t{0}
                          : static_cast<std::size_t>(out_rows * columns) * sizeof(bf16);

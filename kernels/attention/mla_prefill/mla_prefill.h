@@ -27,7 +27,7 @@ struct MlaPrefill {
   MlaRows rotated;          // [plan.keys(), rotated_heads, 64], the last elements of keys
   MlaRows values;           // [plan.keys(), heads, 128]
   bf16* out = nullptr;      // [plan.tokens(), heads, 128]
-  float* lse = nullptr;     // [heads, tokens], log of the softmax's denominator; or null
+  float* lse = nullptr;     // [tokens, heads], log of the softmax's denominator; or null
   std::int32_t heads = 0;
   std::int32_t rotated_heads = 1;  // 1: one for all heads; or heads
   float scale = 0;                 // of q k^T, above 0
