@@ -16,6 +16,7 @@
 #include "kernels/binding/kv_pool.h"
 #include "kernels/binding/step_input.h"
 #include "kernels/execute/fault.h"
+#include "kernels/execute/kv_hook.h"
 #include "kernels/execute/process_group.h"
 #include "kernels/megakernel/record.h"
 #include "sim/megakernel/program.h"
@@ -51,6 +52,7 @@ struct ExecutorSetup {
   // Of phases, where their own is longer; of steps, where their own is shorter (sanitizers).
   std::optional<Seconds> watch_limit;
   std::optional<Fault> fault;  // for tests: a rank is made to fail
+  KvHook* kv_hook = nullptr;   // outlives the executor; null: nothing moves beside steps
   // For checks: what ops of these kernels write first of all, fp32, is kept (recorded()).
   std::vector<std::string> recorded_kernels;
   // Of steps that are one kernel: who gets which rows.

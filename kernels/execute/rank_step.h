@@ -224,7 +224,8 @@ class RankStep {
   std::vector<int> num_nodes_;
   int num_nodes_before_ = 0;
   bool counts_nodes_ = false;
-  std::size_t current_ = 0;  // task being bound or enqueued, for errors
+  bool announces_layers_ = false;  // to the setup's hook, which is there then
+  std::size_t current_ = 0;        // task being bound or enqueued, for errors
 };
 
 }  // namespace orrery

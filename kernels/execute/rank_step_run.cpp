@@ -77,6 +77,7 @@ void RankStep::enqueue_tasks() {
   }
   if (counts_nodes_) num_nodes_before_ = captured_nodes();
   int nodes = num_nodes_before_;
+  std::int64_t next_layer = 0;  // of the KV cache, to be announced
   if (streams_.size() > 1) rank_.fork.record(main);
   for (const int stream : streams_) {
     if (stream != 0) {
@@ -91,6 +92,10 @@ void RankStep::enqueue_tasks() {
         rank_.reach(setup_, names_[static_cast<std::size_t>(tasks_[current_].op)], stream);
     for (const std::int32_t before : waits_[current_]) {
       events_[static_cast<std::size_t>(before)]->hold(stream);
+    }
+    if (announces_layers_ && kv_layer(tasks_[current_]) >= next_layer) {
+      next_layer = kv_layer(tasks_[current_]) + 1;
+      setup_.kv_hook->begin_layer(rank_.rank(), next_layer - 1, stream);
     }
     if (not_finite_) zero_writes(tasks_[current_], stream);
     if (!launches_[current_]) launches_[current_] = bind_task(tasks_[current_]);
@@ -165,6 +170,10 @@ void RankStep::enqueue_step(bool replays) {
   ORRERY_CUDA(cudaMemcpyAsync(tables_->get(), rank_.staging(table_bytes_),
                               static_cast<std::size_t>(table_bytes_), cudaMemcpyHostToDevice,
                               main.get()));
+  announces_layers_ = setup_.kv_hook != nullptr && !replays && !megakernel_;
+  if (setup_.kv_hook != nullptr) {
+    setup_.kv_hook->begin_step(rank_.rank(), main, announces_layers_);
+  }
   if (replays) {
     static const std::string graph_op = "graph";
     static_cast<void>(rank_.reach(setup_, graph_op, main));
@@ -176,6 +185,8 @@ void RankStep::enqueue_step(bool replays) {
   } else {
     enqueue_tasks();
   }
+  announces_layers_ = false;
+  if (setup_.kv_hook != nullptr) setup_.kv_hook->end_step(rank_.rank(), main);
   rank_.end.record(main);
   for (const Part& part : parts_) {
     if (!has_results(part)) continue;

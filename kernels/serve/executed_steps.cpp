@@ -32,6 +32,11 @@ std::int32_t prompt_token(std::uint64_t seed, std::int64_t request, std::int64_t
   return static_cast<std::int32_t>(noise % static_cast<std::uint64_t>(vocab_size));
 }
 
+std::int32_t shared_token(std::uint64_t seed, std::uint64_t hash, std::int64_t position,
+                          std::int64_t vocab_size) {
+  return prompt_token(~seed, static_cast<std::int64_t>(hash), position, vocab_size);
+}
+
 ExecutedSteps::ExecutedSteps(ExecutedStepsConfig config, std::span<const Request> requests,
                              StepRunner& runner, const LiveClock& clock)
     : config_(std::move(config)),
@@ -49,18 +54,34 @@ ExecutedSteps::ExecutedSteps(ExecutedStepsConfig config, std::span<const Request
   if (!config_.graph_batch_sizes.empty()) {
     require_positive(config_.graph_batch_sizes.front(), "the first of graph_batch_sizes");
   }
+  if (config_.caches_prefixes) {
+    if (config_.num_dp_ranks > 1) {
+      throw std::invalid_argument("prefixes are cached on " + std::to_string(config_.num_dp_ranks) +
+                                  " data-parallel ranks of a replica, which is not executed; "
+                                  "expected dp 1");
+    }
+    prefixes_.emplace(config_.num_kv_blocks, config_.block_size,
+                      config_.hash_block_tokens / config_.block_size, std::ssize(requests));
+  }
   for (int rank = 0; rank < config_.num_dp_ranks; ++rank) {
     pools_.emplace_back(config_.num_kv_blocks, config_.block_size,
                         static_cast<std::int64_t>(requests.size()));
   }
   // Prompts are there when their requests come: making them is no part of a step.
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    const Request& request = requests[i];
-    tokens_[i].reserve(static_cast<std::size_t>(request.prompt_tokens + request.output_tokens));
-    for (std::int64_t at = 0; at < request.prompt_tokens; ++at) {
-      tokens_[i].push_back(
-          prompt_token(config_.seed, static_cast<std::int64_t>(i), at, config_.vocab_size));
+  for (const Request& request : requests) make_prompt(request);
+}
+
+void ExecutedSteps::make_prompt(const Request& request) {
+  std::vector<std::int32_t>& tokens = tokens_[static_cast<std::size_t>(request.id)];
+  tokens.reserve(static_cast<std::size_t>(request.prompt_tokens + request.output_tokens));
+  for (const std::uint64_t hash : request.block_hashes) {
+    for (std::int64_t at = 0; at < config_.hash_block_tokens; ++at) {
+      if (std::ssize(tokens) == request.prompt_tokens) return;
+      tokens.push_back(shared_token(config_.seed, hash, at, config_.vocab_size));
     }
+  }
+  for (auto at = std::ssize(tokens); at < request.prompt_tokens; ++at) {
+    tokens.push_back(prompt_token(config_.seed, request.id, at, config_.vocab_size));
   }
 }
 
@@ -73,6 +94,7 @@ void ExecutedSteps::begin(Seconds now, std::span<const StepSequence> prefill,
   input_.decodes.reserve(decodes.size());
   for (const StepSequence& chunk : prefill) input_.prefill.push_back(sequence(chunk));
   for (const StepSequence& decode : decodes) input_.decodes.push_back(sequence(decode));
+  if (prefixes_) moves_ = prefixes_->take_moves();
 }
 
 SequenceTokens ExecutedSteps::sequence(const StepSequence& of) {
@@ -86,7 +108,9 @@ SequenceTokens ExecutedSteps::sequence(const StepSequence& of) {
   }
   if (of.produces_token) sampled_.push_back(of.request);
   ranks_[static_cast<std::size_t>(of.request)] = of.rank;
-  const std::span<const std::int32_t> blocks = pools_[rank_of(of.request)].cover(of.request, end);
+  const std::span<const std::int32_t> blocks =
+      prefixes_ ? prefixes_->cover(of.request, end)
+                : pools_[rank_of(of.request)].cover(of.request, end);
   return {.tokens = {tokens.begin() + of.context, tokens.begin() + end},
           .context = of.context,
           .blocks = {blocks.begin(), blocks.end()},
@@ -94,7 +118,9 @@ SequenceTokens ExecutedSteps::sequence(const StepSequence& of) {
           .dp_rank = config_.num_dp_ranks > 1 ? of.rank : -1};
 }
 
-void ExecutedSteps::release(std::int64_t request) { pools_[rank_of(request)].release(request); }
+void ExecutedSteps::release(std::int64_t request) {
+  prefixes_ ? prefixes_->release(request) : pools_[rank_of(request)].release(request);
+}
 
 // All ranks pad to the graph of the one with most decodes.
 std::int64_t ExecutedSteps::graph_rows() const {
@@ -108,7 +134,7 @@ std::int64_t ExecutedSteps::graph_rows() const {
 }
 
 Seconds ExecutedSteps::compute() {
-  const std::vector<std::int32_t> next = runner_.run(input_, graph_rows());
+  const std::vector<std::int32_t> next = runner_.run(input_, graph_rows(), moves_);
   if (next.size() != sampled_.size()) {
     throw std::logic_error("a step made " + std::to_string(next.size()) + " tokens, expected " +
                            std::to_string(sampled_.size()));
@@ -121,13 +147,17 @@ Seconds ExecutedSteps::compute() {
 
 StepTime ExecutedSteps::run(std::span<const Batch> /*ranks*/) {
   const Seconds duration = compute();
-  return {.duration = duration, .basis = {.measured = duration}};
+  return {.duration = duration, .basis = {.measured = duration}, .waited = runner_.waited()};
 }
 
 FastForward ExecutedSteps::fast_forward(std::span<const Batch> /*ranks*/,
                                         std::int64_t /*max_steps*/) {
   const Seconds duration = compute();
-  return {.num_steps = 1, .first = duration, .slope = Seconds(0), .basis = {.measured = duration}};
+  return {.num_steps = 1,
+          .first = duration,
+          .slope = Seconds(0),
+          .basis = {.measured = duration},
+          .waited = runner_.waited()};
 }
 
 std::span<const std::int32_t> ExecutedSteps::adopt(std::int64_t request,

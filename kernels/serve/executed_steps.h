@@ -15,11 +15,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "kernels/serve/kv_blocks.h"
 #include "kernels/serve/live_clock.h"
+#include "kernels/serve/prefix_blocks.h"
 #include "kernels/serve/step_runner.h"
 #include "sim/serve/serve.h"
 #include "sim/serve/step_backend.h"
@@ -34,20 +36,27 @@ struct ExecutedStepsConfig {
   std::vector<std::int64_t> graph_batch_sizes;
   std::int64_t vocab_size = 0;
   std::uint64_t seed = 1;  // of the prompts
+  // Of the workload: tokens of a block hash, which prompts with the same one share. 0: none.
+  std::int64_t hash_block_tokens = 0;
+  bool caches_prefixes = false;  // keeps such blocks; on one data-parallel rank
 };
 
 // Token `position` of the prompt of `request`: uniform in [0, vocab_size).
 std::int32_t prompt_token(std::uint64_t seed, std::int64_t request, std::int64_t position,
                           std::int64_t vocab_size);
+// Token `position` of the block `hash` of a prompt, likewise.
+std::int32_t shared_token(std::uint64_t seed, std::uint64_t hash, std::int64_t position,
+                          std::int64_t vocab_size);
 
 class ExecutedSteps : public StepBackend {
  public:
   // `requests`, `runner` and `clock` outlive it. Throws std::invalid_argument for sizes that are
-  // not positive or do not ascend.
+  // not positive or do not ascend, and for prefixes that are cached on several ranks.
   ExecutedSteps(ExecutedStepsConfig config, std::span<const Request> requests, StepRunner& runner,
                 const LiveClock& clock);
 
   [[nodiscard]] bool wants_sequences() const override { return true; }
+  [[nodiscard]] KvUnitEvents* kv_units() override { return prefixes_ ? &*prefixes_ : nullptr; }
   void begin(Seconds now, std::span<const StepSequence> prefill,
              std::span<const StepSequence> decodes) override;
   void release(std::int64_t request) override;
@@ -59,7 +68,7 @@ class ExecutedSteps : public StepBackend {
     return tokens_[static_cast<std::size_t>(request)];
   }
   [[nodiscard]] std::span<const std::int32_t> blocks(std::int64_t request) const {
-    return pool(request).held(request);
+    return prefixes_ ? prefixes_->held(request) : pool(request).held(request);
   }
   // Takes over a request whose `tokens` were made elsewhere: blocks for the first `context` of
   // them, whose content the caller brings before the next step, on the first data-parallel rank.
@@ -74,6 +83,7 @@ class ExecutedSteps : public StepBackend {
   [[nodiscard]] const KvBlocks& pool(std::int64_t request) const {
     return pools_[rank_of(request)];
   }
+  void make_prompt(const Request& request);
   SequenceTokens sequence(const StepSequence& of);
   // Runs the step that began and hands its tokens out; how long it took since its begin.
   Seconds compute();
@@ -84,10 +94,12 @@ class ExecutedSteps : public StepBackend {
   StepRunner& runner_;
   const LiveClock& clock_;
   std::vector<KvBlocks> pools_;                    // by data-parallel rank
+  std::optional<PrefixBlocks> prefixes_;           // in place of these
   std::vector<int> ranks_;                         // by request, which has its blocks
   std::vector<std::vector<std::int32_t>> tokens_;  // by request
   Seconds begin_;
   StepInput input_;
+  KvMoves moves_;                      // of the step
   std::vector<std::int64_t> sampled_;  // requests in the order of the sampled rows
 };
 

@@ -35,6 +35,11 @@ ExecutorRunnerSetup checked(ExecutorRunnerSetup setup) {
     throw std::invalid_argument(
         "two_batch_overlap is executed in single steps and not served on GPUs, expected false");
   }
+  if (setup.host_tier && (setup.mesh.dp > 1 || setup.mesh.pp > 1)) {
+    throw std::invalid_argument(
+        "a tier of host memory behind the KV blocks of dp " + std::to_string(setup.mesh.dp) +
+        ", pp " + std::to_string(setup.mesh.pp) + " is not executed; expected 1 of both");
+  }
   return setup;
 }
 
@@ -67,13 +72,14 @@ std::int64_t cached_tokens(const StepInput& input) {
   return tokens;
 }
 
-ExecutorSetup with_plans(const ExecutorRunnerSetup& setup) {
+ExecutorSetup with_plans(const ExecutorRunnerSetup& setup, KvHook* kv_hook) {
   StepInput first;  // a token on each rank
   for (int rank = 0; rank < setup.mesh.dp; ++rank) {
     first.prefill.push_back({.tokens = {0}, .dp_rank = setup.mesh.dp > 1 ? rank : -1});
   }
   ExecutorSetup executor = setup.executor;
   executor.plan = plan_of(setup, first);
+  executor.kv_hook = kv_hook;
   require_no_latents(setup, executor.plan);
   return executor;
 }
@@ -91,8 +97,15 @@ std::vector<GemmShape> gemms_of(const Plan& plan) {
 }  // namespace
 
 ExecutorRunner::ExecutorRunner(ExecutorRunnerSetup setup)
-    : setup_(checked(std::move(setup))), executor_(with_plans(setup_)) {
+    : setup_(checked(std::move(setup))),
+      host_tier_(setup_.host_tier ? std::make_unique<HostTier>(*setup_.host_tier) : nullptr),
+      executor_(with_plans(setup_, host_tier_.get())) {
   const ExecutorSetup& executor = setup_.executor;
+  if (host_tier_) {
+    std::vector<const KvPool*> pools;
+    for (int rank = 0; rank < executor_.num_ranks(); ++rank) pools.push_back(&executor_.kv(rank));
+    host_tier_->open(pools, executor.devices);
+  }
   const std::int64_t decodes = std::min(executor.max_sequences, executor.max_tokens - 1);
   const StepInput fullest = any_input(executor.max_tokens - decodes, decodes);
   const std::vector<GemmShape> gemms = gemms_of(plan_of(setup_, fullest));
@@ -182,12 +195,17 @@ std::vector<std::int32_t> ExecutorRunner::run_timed(PreparedStep& step, const St
   times.run = since(begin);
   times.duration = output.duration;
   times.device = output.device;
+  times.waited = waited();
   if (setup_.mesh.dp > 1) times.balance = balance(input, setup_.mesh.dp);
   times_.push_back(times);
   return std::move(output.next_tokens);
 }
 
-std::vector<std::int32_t> ExecutorRunner::run(const StepInput& input, std::int64_t graph_rows) {
+Seconds ExecutorRunner::waited() const { return host_tier_ ? host_tier_->waited() : Seconds(0); }
+
+std::vector<std::int32_t> ExecutorRunner::run(const StepInput& input, std::int64_t graph_rows,
+                                              const KvMoves& moves) {
+  if (host_tier_) host_tier_->set(moves);
   return with_ranks_from(setup_.first_rank, [&] { return run_step(input, graph_rows); });
 }
 

@@ -10,10 +10,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "kernels/execute/executor.h"
+#include "kernels/serve/host_tier.h"
 #include "kernels/serve/step_runner.h"
 #include "sim/model/model.h"
 #include "sim/parallel/parallel.h"
@@ -27,6 +29,8 @@ struct ExecutorRunnerSetup {
   // All but its plans, which are made here. max_tokens and max_sequences are those of the
   // scheduler, or of the largest graph where that is more.
   ExecutorSetup executor;
+  // Behind the KV blocks, of one data-parallel rank; none: what is evicted is lost.
+  std::optional<HostTierConfig> host_tier;
   // Rows of decode steps that run as one kernel; others that are captured, as graphs.
   std::vector<std::int64_t> megakernel_rows;
   // Context of the decodes for which graphs are captured: they keep how its attention is split.
@@ -42,6 +46,7 @@ struct RunTimes {
   Seconds run;                  // Executor::run, from its call to its return
   Seconds duration;             // StepOutput::duration
   Seconds device;               // StepOutput::device
+  Seconds waited;               // of it, for blocks that moved from the host or to it
   double balance = 1;           // of the tokens of data-parallel ranks, mean over most
 };
 
@@ -55,7 +60,9 @@ class ExecutorRunner : public StepRunner {
 
   void capture(std::int64_t rows) override;
   // Throws std::invalid_argument for a graph that was not captured, else as Executor does.
-  std::vector<std::int32_t> run(const StepInput& input, std::int64_t graph_rows) override;
+  std::vector<std::int32_t> run(const StepInput& input, std::int64_t graph_rows,
+                                const KvMoves& moves) override;
+  [[nodiscard]] Seconds waited() const override;
 
   [[nodiscard]] const Executor& executor() const { return executor_; }
   // Of every step that was run since serving began, in order.
@@ -85,6 +92,7 @@ class ExecutorRunner : public StepRunner {
   std::vector<std::int32_t> run_timed(PreparedStep& step, const StepInput& input, RunTimes times);
 
   ExecutorRunnerSetup setup_;
+  std::unique_ptr<HostTier> host_tier_;  // null: there is none
   Executor executor_;
   std::map<std::int64_t, std::unique_ptr<PreparedStep>> graphs_;  // by rows
   std::map<Rows, Prepared> eager_;

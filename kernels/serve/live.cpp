@@ -11,6 +11,7 @@
 
 #include "kernels/serve/live_loop.h"
 #include "sim/serve/disaggregated.h"
+#include "sim/serve/kv_tiers.h"
 #include "sim/serve/metrics.h"
 #include "sim/serve/replica.h"
 #include "sim/serve/service_loop.h"
@@ -23,15 +24,23 @@ class UnlockedRunner : public StepRunner {
  public:
   UnlockedRunner(std::mutex& mutex, StepRunner& runner) : mutex_(mutex), runner_(runner) {}
   void capture(std::int64_t rows) override { runner_.capture(rows); }
-  std::vector<std::int32_t> run(const StepInput& input, std::int64_t graph_rows) override {
+  std::vector<std::int32_t> run(const StepInput& input, std::int64_t graph_rows,
+                                const KvMoves& moves) override {
     const Unlocked unlocked(mutex_);
-    return runner_.run(input, graph_rows);
+    return runner_.run(input, graph_rows, moves);
   }
+  [[nodiscard]] Seconds waited() const override { return runner_.waited(); }
 
  private:
   std::mutex& mutex_;
   StepRunner& runner_;
 };
+
+// Blocks of a unit of the prefix cache; 0: there is none.
+std::int64_t blocks_per_unit(const ServiceConfig& service, const Workload& workload) {
+  if (!caches_prefixes(service, workload)) return 0;
+  return workload.hash_block_tokens / service.engine.block_size;
+}
 
 struct LiveReplicas {
   std::vector<std::unique_ptr<UnlockedRunner>> runners;
@@ -39,17 +48,38 @@ struct LiveReplicas {
   Replicas replicas;
 };
 
-void check_side(const LiveSide& side, const Workload& workload) {
+// The tiers behind the KV blocks of a replica that are executed: one, of the host's memory.
+void check_tiers(const ServiceConfig& service) {
+  const std::vector<KvTier>& tiers = service.kv_tiers.tiers;
+  if (tiers.empty()) return;
+  const bool is_host =
+      tiers.size() == 1 && tiers.front().name == "host" && !tiers.front().is_shared;
+  if (is_host && service.num_dp_ranks == 1) return;
+  std::string found;
+  for (const KvTier& tier : tiers) {
+    found += (found.empty() ? "" : ", ") + tier.name + (tier.is_shared ? " (shared)" : "");
+  }
+  throw std::invalid_argument(
+      "tiers " + found + " behind the KV blocks of " + std::to_string(service.num_dp_ranks) +
+      " data-parallel ranks are not executed; expected one tier named host, "
+      "not shared, and dp 1");
+}
+
+void check_side(const LiveSide& side, const Workload& workload, bool is_apart) {
   const ServiceConfig& service = side.service;
   if (service.router == RouterKind::kPrefixAware) {
     throw std::invalid_argument(
-        "router prefix_aware needs prefix caches, which are not executed; expected round_robin or "
-        "least_loaded");
+        "router prefix_aware is not executed, which sends prompts to where their prefixes are; "
+        "expected round_robin or least_loaded");
   }
-  if (service.engine.enable_prefix_caching && workload.hash_block_tokens > 0) {
+  check_tiers(service);
+  if (caches_prefixes(service, workload) && is_apart) {
     throw std::invalid_argument(
-        "prefix caches are not executed, and prompts of the workload share prefixes; expected "
-        "enable_prefix_caching off");
+        "prefix caches of a service with prefill and decode apart are not executed, and prompts of "
+        "the workload share prefixes; expected enable_prefix_caching off");
+  }
+  if (side.steps.caches_prefixes != caches_prefixes(service, workload)) {
+    throw std::invalid_argument("steps and scheduler differ in whether prefixes are cached");
   }
   if (side.steps.num_dp_ranks != service.num_dp_ranks) {
     throw std::invalid_argument("steps of " + std::to_string(side.steps.num_dp_ranks) +
@@ -76,11 +106,11 @@ LiveSetup checked(const LiveSetup& given, const Workload& workload) {
           "prefill and decode are apart, with several data-parallel ranks in a replica, which is "
           "not executed; expected dp 1 (several replicas do the same)");
     }
-    check_side(*setup.decode, workload);
+    check_side(*setup.decode, workload, true);
   } else {
     setup.first.service = checked_config(setup.first.service, workload);
   }
-  check_side(setup.first, workload);
+  check_side(setup.first, workload, setup.decode.has_value());
   return setup;
 }
 
@@ -91,6 +121,8 @@ class LiveService {
       : workload_(workload),
         setup_(setup),
         clock_(clock),
+        blocks_per_unit_(blocks_per_unit(setup.first.service, workload)),
+        shared_tiers_(setup.first.service.kv_tiers, blocks_per_unit_),
         records_(new_records(workload)),
         progress_(progress, std::ssize(records_)),
         live_(clock, num_threads(setup)) {
@@ -132,9 +164,9 @@ class LiveService {
                                                    *to.runners.back(), clock_);
       to.steps.push_back(steps.get());
       const std::size_t index = first_.replicas.size() + decode_.replicas.size();
-      to.replicas.push_back(std::make_unique<Replica>(static_cast<int>(index), side.service, 0,
-                                                      workload_.requests, records_,
-                                                      std::move(steps), role));
+      to.replicas.push_back(std::make_unique<Replica>(
+          static_cast<int>(index), side.service, blocks_per_unit_, workload_.requests, records_,
+          std::move(steps), role, &shared_tiers_));
     }
   }
 
@@ -165,6 +197,10 @@ class LiveService {
     result.is_complete = service.requests.size() == records_.size();
     service.metrics = serving_metrics(service.requests, totals, slo);
     service.metrics.ranks.reset();  // GPUs do not tell how long they wait for each other
+    if (blocks_per_unit_ > 0) {
+      service.metrics.kv_tiers =
+          kv_tier_metrics(setup_.first.service.kv_tiers, blocks_per_unit_, totals);
+    }
     if (!setup_.decode) return result;
     const std::size_t num_prefill = first_.replicas.size();
     service.metrics.disaggregation =
@@ -186,6 +222,8 @@ class LiveService {
   const Workload& workload_;
   const LiveSetup& setup_;
   LiveClock& clock_;
+  std::int64_t blocks_per_unit_;
+  SharedTiers shared_tiers_;
   std::vector<RequestRecord> records_;
   ProgressCounter progress_;
   LiveReplicas first_;
@@ -194,6 +232,10 @@ class LiveService {
 };
 
 }  // namespace
+
+bool caches_prefixes(const ServiceConfig& service, const Workload& workload) {
+  return service.engine.enable_prefix_caching && workload.hash_block_tokens > 0;
+}
 
 LiveResult serve_live(const Workload& workload, const LiveSetup& given, const Slo& slo,
                       LiveClock& clock, const Progress& progress,

@@ -42,6 +42,9 @@ struct LiveResult {
   std::exception_ptr error;  // what ended it early, unless it was asked to
 };
 
+// Whether prompts find each other's blocks: what ExecutedStepsConfig::caches_prefixes is to say.
+bool caches_prefixes(const ServiceConfig& service, const Workload& workload);
+
 // As serve() and serve_disaggregated(): the same order of events, the same exceptions for what
 // cannot be served, and std::invalid_argument for what is not executed. Whatever `setup` points to
 // outlives the call; `clock` restarts. Closed loops and open ones. When `is_stopped` (may be empty;

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "kernels/binding/step_input.h"
+#include "kernels/serve/kv_moves.h"
+#include "sim/units/units.h"
 
 namespace orrery {
 
@@ -18,9 +20,12 @@ class StepRunner {
   virtual void capture(std::int64_t rows) = 0;
   // Computes the step and waits for it; where there are several data-parallel ranks, its sequences
   // name theirs. `graph_rows` > 0: decodes alone, padded to that many rows on each rank, captured
-  // before; 0: launched one kernel at a time. Next tokens of the sampled rows: chunks that
-  // produce a token, then decodes.
-  virtual std::vector<std::int32_t> run(const StepInput& input, std::int64_t graph_rows) = 0;
+  // before; 0: launched one kernel at a time. `moves` are made beside it. Next tokens of the
+  // sampled rows: chunks that produce a token, then decodes.
+  virtual std::vector<std::int32_t> run(const StepInput& input, std::int64_t graph_rows,
+                                        const KvMoves& moves) = 0;
+  // How long the last step waited for blocks that moved.
+  [[nodiscard]] virtual Seconds waited() const { return {}; }
 };
 
 }  // namespace orrery

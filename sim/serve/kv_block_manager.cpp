@@ -74,6 +74,7 @@ void KvBlockManager::allocate(std::int64_t count) {
       units_.erase(oldest.hash);
       if (holders_ != nullptr) holders_->remove(oldest.hash, replica_);
       if (tiers_ != nullptr) tiers_->evicted(oldest.hash);
+      if (events_ != nullptr) events_->evicts(oldest.hash);
       oldest.is_unit = false;
     }
     const std::int64_t taken = std::min(count, oldest.num_blocks);

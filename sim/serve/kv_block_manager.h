@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "sim/serve/kv_tiers.h"
+#include "sim/serve/kv_unit_events.h"
 #include "sim/serve/prefix_holders.h"
 
 namespace orrery {
@@ -42,6 +43,8 @@ class KvBlockManager {
   void tell(PrefixHolders& holders, std::int32_t replica);
   // From now on tells `tiers`, which outlives it, of units that are new and of those evicted.
   void tell(KvTiers& tiers) { tiers_ = &tiers; }
+  // From now on tells `events`, which outlives it, of units that it evicts, after `tiers`.
+  void tell(KvUnitEvents& events) { events_ = &events; }
   [[nodiscard]] bool is_cached(UnitHash hash) const { return units_.contains(hash); }
   // Number of leading hashes that are cached.
   [[nodiscard]] std::int64_t num_cached_units(std::span<const UnitHash> hashes) const;
@@ -80,6 +83,7 @@ class KvBlockManager {
   std::unordered_map<UnitHash, Unit> units_;  // never iterated: order would leak into results
   std::list<Idle> idle_;                      // empty when there is no prefix cache
   KvTiers* tiers_ = nullptr;
+  KvUnitEvents* events_ = nullptr;
   PrefixHolders* holders_ = nullptr;
   std::int32_t replica_ = 0;
 };

@@ -98,7 +98,7 @@ void KvTiers::touch(std::span<const UnitHash> hashes) {
   }
 }
 
-void KvTiers::load(int from, bool is_hit) {
+void KvTiers::load(int from, UnitHash hash, bool is_hit) {
   const auto tier = static_cast<std::size_t>(from);
   Moving& moving = loads_[tier];
   TierLink& link = state(tier).read;
@@ -107,6 +107,7 @@ void KvTiers::load(int from, bool is_hit) {
   link.send(now_, unit_bytes(tier));
   ++counts_[tier].num_loaded;
   if (is_hit) counts_[tier].hit_tokens += tokens_per_unit_;
+  if (events_ != nullptr) events_->reads(from, hash);
 }
 
 void KvTiers::published(UnitHash hash) {
@@ -144,6 +145,10 @@ void KvTiers::write(std::size_t tier, UnitHash hash) {
   const Seconds left = to.write.send(now_, unit_bytes(tier));
   const auto gone = to.store.put(hash, left + config_.tiers[tier].latency);
   ++counts_[tier].num_written;
+  if (events_ != nullptr) {
+    if (gone) events_->drops(static_cast<int>(tier), *gone);
+    events_->writes(static_cast<int>(tier), hash);
+  }
   if (holders_ != nullptr && is_own) holders_->add(hash, replica_);
   if (!gone) return;
   ++counts_[tier].num_evicted;

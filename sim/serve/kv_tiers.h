@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "sim/serve/kv_tier_config.h"
+#include "sim/serve/kv_unit_events.h"
 #include "sim/serve/prefix_holders.h"
 #include "sim/serve/tier_store.h"
 
@@ -80,6 +81,8 @@ class KvTiers {
 
   // As KvBlockManager::tell, of tiers of its own.
   void tell(PrefixHolders& holders, std::int32_t replica);
+  // From now on tells `events`, which outlives it, of units that tiers read, get and lose.
+  void tell(KvUnitEvents& events) { events_ = &events; }
 
   // What follows happens at `now`, not before anything else that did.
   void at(Seconds now) { now_ = now; }
@@ -94,7 +97,7 @@ class KvTiers {
   // A prompt uses these units, wherever they are; the first of them was used last.
   void touch(std::span<const UnitHash> hashes);
   // One of them comes from `tier`, for a prompt's first admission if it `is_hit`.
-  void load(int tier, bool is_hit);
+  void load(int tier, UnitHash hash, bool is_hit);
   // A unit is new on the GPU; and one is overwritten there.
   void published(UnitHash hash);
   void evicted(UnitHash hash);
@@ -133,6 +136,7 @@ class KvTiers {
   std::int64_t recomputed_tokens_ = 0;
   Seconds now_;
   PrefixHolders* holders_ = nullptr;
+  KvUnitEvents* events_ = nullptr;
   std::int32_t replica_ = 0;
 };
 

@@ -9,10 +9,12 @@ Rank::Rank(const Setup& setup)
     : setup_(setup),
       blocks_(setup.num_kv_blocks, setup.blocks_per_unit),
       decodes_(setup.engine.block_size) {
+  if (setup.units != nullptr) blocks_.tell(*setup.units);
   if (setup.tiers == nullptr || setup.tiers->tiers.empty() || setup.blocks_per_unit == 0) return;
   tiers_.emplace(*setup_.tiers, setup_.blocks_per_unit, tokens_per_unit(), setup_.num_ranks,
                  *setup_.shared_tiers);
   blocks_.tell(*tiers_);
+  if (setup.units != nullptr) tiers_->tell(*setup.units);
 }
 
 std::int64_t Rank::position(const Sequence& sequence) const {
@@ -196,6 +198,9 @@ void Rank::take_units(const Request& request, const CachedPrefix& cached, std::i
   if (!tiers_) {
     blocks_.acquire_units(units);
     blocks_.allocate(others);
+    for (const std::uint64_t unit : units) {
+      if (setup_.units != nullptr) setup_.units->shares(request.id, unit, /*computes=*/false);
+    }
     return;
   }
   for (std::size_t i = 0; i < units.size(); ++i) {
@@ -203,12 +208,15 @@ void Rank::take_units(const Request& request, const CachedPrefix& cached, std::i
   }
   tiers_->touch(units);
   tiers_->recompute(cached.num_recomputed * tokens_per_unit());
-  for (const int place : cached.places) {
-    if (place != KvTiers::kOnGpu) tiers_->load(place, is_hit);
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    if (cached.places[i] != KvTiers::kOnGpu) tiers_->load(cached.places[i], units[i], is_hit);
   }
   blocks_.allocate(others);
   for (std::size_t i = 0; i < units.size(); ++i) {
-    if (cached.places[i] != KvTiers::kOnGpu) publish_unit(units.subspan(i, 1));
+    const bool comes = cached.places[i] != KvTiers::kOnGpu && publish_unit(units.subspan(i, 1));
+    if (setup_.units == nullptr) continue;
+    comes ? setup_.units->receives(request.id, units[i])
+          : setup_.units->shares(request.id, units[i], /*computes=*/false);
   }
 }
 
@@ -258,15 +266,20 @@ void Rank::publish_units(Sequence& sequence, std::int64_t computed) {
   const std::int64_t full =
       std::min(computed / tokens_per_unit(), static_cast<std::int64_t>(owner.block_hashes.size()));
   for (; sequence.num_units < full; ++sequence.num_units) {
-    publish_unit(
-        std::span(owner.block_hashes).subspan(static_cast<std::size_t>(sequence.num_units), 1));
+    const auto unit =
+        std::span(owner.block_hashes).subspan(static_cast<std::size_t>(sequence.num_units), 1);
+    const bool is_new = publish_unit(unit);
+    if (setup_.units == nullptr) continue;
+    is_new ? setup_.units->publishes(owner.id, unit.front())
+           : setup_.units->shares(owner.id, unit.front(), /*computes=*/true);
   }
 }
 
-void Rank::publish_unit(std::span<const std::uint64_t> unit) {
-  if (blocks_.publish_unit(unit.front())) return;
+bool Rank::publish_unit(std::span<const std::uint64_t> unit) {
+  if (blocks_.publish_unit(unit.front())) return true;
   blocks_.acquire_units(unit);
   blocks_.free(setup_.blocks_per_unit);
+  return false;
 }
 
 void Rank::join_decodes(std::int64_t slot) {

@@ -27,6 +27,7 @@
 #include "sim/serve/incoming.h"
 #include "sim/serve/kv_block_manager.h"
 #include "sim/serve/kv_tiers.h"
+#include "sim/serve/kv_unit_events.h"
 #include "sim/serve/serve.h"
 #include "sim/serve/token_intervals.h"
 
@@ -118,6 +119,7 @@ class Rank {
     std::span<const Request> requests;
     std::span<RequestRecord> records;
     StepBackend* released = nullptr;  // is told who gives its blocks back; or null
+    KvUnitEvents* units = nullptr;    // is told of units of the prefix cache; or null
   };
   // What `setup` points to outlives it.
   explicit Rank(const Setup& setup);
@@ -258,8 +260,8 @@ class Rank {
   void take_units(const Request& request, const CachedPrefix& cached, std::int64_t num_blocks,
                   bool is_hit);
   void publish_units(Sequence& sequence, std::int64_t computed);
-  // One unit's private blocks.
-  void publish_unit(std::span<const std::uint64_t> unit);
+  // One unit's private blocks; whether it is new on the GPU.
+  bool publish_unit(std::span<const std::uint64_t> unit);
   // The drafts of a decode that were accepted join its tokens; those left give back their blocks.
   void take_accepted(LatencyHistogram& itl, const std::vector<std::int64_t>& accepted,
                      std::int64_t reserved_blocks);

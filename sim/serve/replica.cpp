@@ -39,7 +39,8 @@ Replica::Replica(int index, const ServiceConfig& config, std::int64_t blocks_per
                     .num_ranks = config.num_dp_ranks,
                     .requests = requests,
                     .records = records,
-                    .released = wants_sequences_ ? backend_.get() : nullptr};
+                    .released = wants_sequences_ ? backend_.get() : nullptr,
+                    .units = has_prefix_cache ? backend_->kv_units() : nullptr};
   for (setup.index = 0; setup.index < config.num_dp_ranks; ++setup.index) {
     ranks_.emplace_back(setup, config.num_dp_ranks == 1);
   }
@@ -324,12 +325,13 @@ void Replica::compute_step() {
   Flight& flight = *flight_;
   if (flight.is_fast_forward) {
     flight.time = backend_->fast_forward(batches(), flight.most_steps);
+    flight.exposed_blocks = flight.time.waited;
     for (RankOfReplica& rank : ranks_) rank.state.set_steps_in_flight(flight.time.num_steps);
   } else {
     StepTime time = backend_->run(batches());
     for (const RankOfReplica& rank : ranks_) {
       const KvTiers* const tiers = rank.state.tiers();
-      if (tiers == nullptr) continue;
+      if (tiers == nullptr || time.waited) continue;
       flight.exposed_blocks = std::max(flight.exposed_blocks, tiers->exposed(time.duration));
     }
     flight.time = {.num_steps = 1,
@@ -339,6 +341,7 @@ void Replica::compute_step() {
                    .energy = time.energy,
                    .ranks = std::move(time.ranks),
                    .draft = time.draft};
+    if (time.waited) flight.exposed_blocks = *time.waited;
   }
   flight.end = flight.begin + fast_forward_duration(flight.time, flight.time.num_steps);
   for (RankOfReplica& rank : ranks_) {

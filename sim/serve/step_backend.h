@@ -5,11 +5,13 @@
 // (kernels/serve/executed_steps.h) runs the batch and reads the clock.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "sim/model/model.h"
 #include "sim/serve/expert_balance.h"
+#include "sim/serve/kv_unit_events.h"
 #include "sim/timeline/timeline.h"
 #include "sim/units/energy.h"
 #include "sim/units/units.h"
@@ -23,6 +25,8 @@ struct StepTime {
   // Of each data-parallel rank that has a batch of its own, until it meets the others; else empty.
   std::vector<Seconds> ranks;
   Seconds draft;  // of the duration: passes that draft tokens
+  // Of the duration, for blocks on their way between tiers, where the backend moves them itself.
+  std::optional<Seconds> waited;
 };
 
 // Times of `num_steps` consecutive decode steps of one batch, each one token further: step i
@@ -35,6 +39,7 @@ struct FastForward {
   Joules energy;               // likewise
   std::vector<Seconds> ranks;  // likewise, as in StepTime
   Seconds draft;               // likewise
+  Seconds waited;              // likewise
 };
 
 // New tokens of one request in a step: `query` tokens after `context` that are in its KV cache. Of
@@ -54,6 +59,8 @@ class StepBackend {
   // Whether `begin` and `release` are to be called: a backend that computes tokens must know whose.
   // Such a backend takes one step at a time: its fast-forwards have one step.
   [[nodiscard]] virtual bool wants_sequences() const { return false; }
+  // Who is told of units of the prefix cache and of tiers; null: nobody.
+  [[nodiscard]] virtual KvUnitEvents* kv_units() { return nullptr; }
   // Before each `run` or `fast_forward`, from every backend: the step begins at `now`.
   virtual void starts(Seconds /*now*/) {}
   // After each `run` or `fast_forward`, before the next step: so many steps of it were taken, fewer

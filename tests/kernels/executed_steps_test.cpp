@@ -92,8 +92,8 @@ TEST(ExecutedSteps, TokensDoNotDependOnThePolicy) {
 TEST(ExecutedSteps, AMixedUpBlockIsNoticed) {
   // Of two sequences that decode from one block the second has the first one's token.
   FakeRunner runner(4, kBlockSize);
-  const std::vector<std::int32_t> next =
-      runner.run({.decodes = {{.tokens = {1}, .blocks = {0}}, {.tokens = {2}, .blocks = {0}}}}, 0);
+  const std::vector<std::int32_t> next = runner.run(
+      {.decodes = {{.tokens = {1}, .blocks = {0}}, {.tokens = {2}, .blocks = {0}}}}, 0, {});
   EXPECT_NE(next[0], testing::next_token(std::vector<std::int32_t>{1}));
 }
 
@@ -166,7 +166,7 @@ TEST(ExecutedSteps, AnAdoptedRequestGoesOnWhereItWas) {
   // What a transfer does: the prompt is in the cache.
   runner.run({.prefill = {{.tokens = {whole.begin(), whole.begin() + 9},
                            .blocks = {blocks.begin(), blocks.end()}}}},
-             0);
+             0, {});
   for (std::int64_t step = 0; step < 3; ++step) {
     const StepSequence decode{.request = 0, .query = 1, .context = 9 + step};
     steps.begin(clock.now(), {}, {&decode, 1});

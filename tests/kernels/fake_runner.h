@@ -28,10 +28,16 @@ inline std::int32_t next_token(std::span<const std::int32_t> history) {
   return static_cast<std::int32_t>((hash >> 20) % kVocabulary);
 }
 
-// Prompt and outputs of a request served by itself.
-inline std::vector<std::int32_t> whole_history(std::uint64_t seed, const Request& request) {
+// Prompt and outputs of a request served by itself, with block hashes of so many tokens.
+inline std::vector<std::int32_t> whole_history(std::uint64_t seed, const Request& request,
+                                               std::int64_t hash_block_tokens = 0) {
   std::vector<std::int32_t> tokens;
-  for (std::int64_t i = 0; i < request.prompt_tokens; ++i) {
+  for (const std::uint64_t hash : request.block_hashes) {
+    for (std::int64_t i = 0; i < hash_block_tokens; ++i) {
+      tokens.push_back(shared_token(seed, hash, i, kVocabulary));
+    }
+  }
+  for (auto i = std::ssize(tokens); i < request.prompt_tokens; ++i) {
     tokens.push_back(prompt_token(seed, request.id, i, kVocabulary));
   }
   for (std::int64_t i = 0; i < request.output_tokens; ++i) tokens.push_back(next_token(tokens));
@@ -55,7 +61,9 @@ class FakeRunner : public StepRunner {
 
   void capture(std::int64_t rows) override { captured.push_back(rows); }
 
-  std::vector<std::int32_t> run(const StepInput& input, std::int64_t graph_rows) override {
+  std::vector<std::int32_t> run(const StepInput& input, std::int64_t graph_rows,
+                                const KvMoves& moves) override {
+    EXPECT_TRUE(moves.is_empty());
     const LiveClock clock;
     runs.push_back(graph_rows);
     if (num_runs_before_failure == 0) throw std::runtime_error("rank 1, op o_proj: lost");
@@ -136,7 +144,8 @@ class RepeatedSteps : public StepBackend {
     }
   }
   StepTime run(std::span<const Batch> /*ranks*/) override {
-    return {.duration = durations_.at(next_++)};
+    // What they waited for blocks is in their times.
+    return {.duration = durations_.at(next_++), .waited = Seconds(0)};
   }
   FastForward fast_forward(std::span<const Batch> /*ranks*/, std::int64_t /*max_steps*/) override {
     return {.num_steps = 1, .first = durations_.at(next_++)};

@@ -1,0 +1,209 @@
+// Prefixes that are found on the GPU and on the host, served against the clock.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/serve/live.h"
+#include "sim/serve/workload.h"
+#include "tests/kernels/fake_host.h"
+#include "tests/serve/fake_steps.h"
+
+namespace orrery {
+namespace {
+
+using testing::CopyTiming;
+using testing::FakeHost;
+using testing::kVocabulary;
+using testing::RepeatedSteps;
+using testing::whole_history;
+
+constexpr std::uint64_t kPromptSeed = 5;
+constexpr std::int64_t kUnitTokens = 8;
+constexpr double kBlockBytes = 1e6;
+
+// Prompts that begin alike in groups, each with a length of its own.
+Workload shared_prompts(std::int64_t num_requests, std::uint64_t seed, double rate) {
+  Workload workload =
+      open_loop(rate, 1, num_requests, {.kind = LengthKind::kUniform, .min = 1, .max = 100},
+                {.kind = LengthKind::kUniform, .min = 1, .max = 20}, seed);
+  workload.hash_block_tokens = kUnitTokens;
+  std::mt19937_64 random(seed);
+  for (Request& request : workload.requests) {
+    const std::uint64_t group = random() % 6;
+    for (std::int64_t unit = 0; unit < request.prompt_tokens / kUnitTokens; ++unit) {
+      request.block_hashes.push_back(group * 1000 + static_cast<std::uint64_t>(unit));
+    }
+  }
+  return workload;
+}
+
+ServiceConfig tiered(std::int64_t num_kv_blocks, std::int64_t num_units,
+                     TierWrite write = TierWrite::kEviction) {
+  ServiceConfig config = testing::small_service();
+  config.num_kv_blocks = num_kv_blocks;
+  config.engine.enable_prefix_caching = true;
+  if (num_units == 0) return config;
+  const double unit_bytes = 2 * kBlockBytes;  // of 2 blocks of 4 tokens
+  config.kv_tiers = {.tiers = {{.name = "host",
+                                .capacity = Bytes(unit_bytes * static_cast<double>(num_units)),
+                                .bandwidth = BytesPerSecond(1e12),
+                                .write_bandwidth = BytesPerSecond(1e12),
+                                .write = write}},
+                     .block_of_gpu = Bytes(kBlockBytes),
+                     .block = Bytes(kBlockBytes),
+                     .layers = {.all = 3, .of_stage = 3}};
+  return config;
+}
+
+struct TieredLive {
+  TieredLive(const Workload& served, const ServiceConfig& given, CopyTiming timing,
+             Seconds base = Seconds(0))
+      : workload(served),
+        config(given),
+        host({.num_blocks = given.num_kv_blocks,
+              .block_size = given.engine.block_size,
+              .blocks_per_unit = kUnitTokens / given.engine.block_size,
+              .overlap = given.kv_tiers.overlap,
+              .timing = timing,
+              .times = {.base = base}}) {}
+  LiveResult run() {
+    LiveSetup setup{.first = {.service = config,
+                              .steps = {.num_kv_blocks = config.num_kv_blocks,
+                                        .block_size = config.engine.block_size,
+                                        .vocab_size = kVocabulary,
+                                        .seed = kPromptSeed,
+                                        .hash_block_tokens = workload.hash_block_tokens,
+                                        .caches_prefixes = caches_prefixes(config, workload)},
+                              .runners = {&host}}};
+    return serve_live(workload, setup, {}, clock);
+  }
+
+  Workload workload;
+  ServiceConfig config;
+  LiveClock clock;
+  FakeHost host;
+};
+
+// Every request gets the tokens that it would get alone; returns the metrics.
+ServingMetrics expect_own_tokens(TieredLive& live) {
+  const LiveResult result = live.run();
+  EXPECT_TRUE(result.is_complete);
+  if (result.error) std::rethrow_exception(result.error);
+  for (const Request& request : live.workload.requests) {
+    EXPECT_EQ(result.tokens[static_cast<std::size_t>(request.id)],
+              whole_history(kPromptSeed, request, kUnitTokens))
+        << "request " << request.id;
+  }
+  return result.service.metrics;
+}
+
+TEST(LiveTiers, PrefixesOnTheGpuLeaveEveryTokenAsItWas) {
+  TieredLive live(shared_prompts(60, 1, 1e6), tiered(200, 0), CopyTiming::kLazy);
+  const ServingMetrics metrics = expect_own_tokens(live);
+  EXPECT_GT(metrics.cached_tokens, 0);
+  EXPECT_FALSE(metrics.kv_tiers);
+}
+
+// Whether copies run as early as they may, as late, or anyhow.
+TEST(LiveTiers, SoDoPrefixesOnTheHost) {
+  for (const CopyTiming timing : {CopyTiming::kEager, CopyTiming::kLazy, CopyTiming::kRandom}) {
+    for (const TierOverlap overlap : {TierOverlap::kLayers, TierOverlap::kNone}) {
+      for (const TierWrite write : {TierWrite::kEviction, TierWrite::kThrough}) {
+        for (const bool is_async : {false, true}) {
+          ServiceConfig config = tiered(50, 60, write);
+          config.kv_tiers.overlap = overlap;
+          config.engine.async_scheduling = is_async;
+          TieredLive live(shared_prompts(80, 2, 1e6), config, timing);
+          const ServingMetrics metrics = expect_own_tokens(live);
+          EXPECT_GT(metrics.kv_tiers->tiers[0].hit_tokens, 0);
+          EXPECT_GT(live.host.num_loads, 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(LiveTiers, SoDoPreemptionsAndAHostOfHardlyOnePrompt) {
+  std::int64_t num_preemptions = 0;
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    for (const CopyTiming timing : {CopyTiming::kEager, CopyTiming::kLazy, CopyTiming::kRandom}) {
+      TieredLive live(shared_prompts(80, seed, 1e6), tiered(32, 13), timing);
+      num_preemptions += expect_own_tokens(live).num_preemptions;
+      EXPECT_GT(live.host.num_loads, 0);
+    }
+  }
+  EXPECT_GT(num_preemptions, 0);
+}
+
+// What moved is what the scheduler counted: bytes of units, by requests of all kinds.
+TEST(LiveTiers, WhatMovesIsWhatIsCounted) {
+  TieredLive live(shared_prompts(80, 3, 1e6), tiered(50, 200), CopyTiming::kRandom);
+  const TierMetrics tier = expect_own_tokens(live).kv_tiers->tiers[0];
+  EXPECT_EQ(tier.loaded, Bytes(2 * kBlockBytes * static_cast<double>(live.host.num_loads)));
+  EXPECT_EQ(tier.written, Bytes(2 * kBlockBytes * static_cast<double>(live.host.num_writes)));
+}
+
+// serve() with the same step times makes the same records, to rounding.
+TEST(LiveTiers, AServiceIsWhatServeMakesOfTheSameSteps) {
+  TieredLive live(shared_prompts(60, 4, 150), tiered(50, 60), CopyTiming::kLazy, Seconds(0.001));
+  const LiveResult result = live.run();
+  ASSERT_TRUE(result.is_complete);
+  const ServiceResult expected = serve(live.workload, live.config, {}, [&](int replica) {
+    return std::make_unique<RepeatedSteps>(result.service.steps, replica);
+  });
+  ASSERT_EQ(result.service.steps.size(), expected.steps.size());
+  for (std::size_t i = 0; i < expected.requests.size(); ++i) {
+    const RequestRecord& a = result.service.requests[i];
+    const RequestRecord& b = expected.requests[i];
+    EXPECT_NEAR(a.first_scheduled.value(), b.first_scheduled.value(), 1e-9) << "request " << i;
+    EXPECT_NEAR(a.first_token.value(), b.first_token.value(), 1e-9) << "request " << i;
+    EXPECT_NEAR(a.finish.value(), b.finish.value(), 1e-9) << "request " << i;
+    EXPECT_EQ(a.cached_tokens, b.cached_tokens) << "request " << i;
+    EXPECT_EQ(a.loaded_tokens, b.loaded_tokens) << "request " << i;
+  }
+  EXPECT_GT(result.service.metrics.kv_tiers->tiers[0].hit_tokens, 0);
+  EXPECT_EQ(result.service.metrics.kv_tiers->tiers[0].hit_tokens,
+            expected.metrics.kv_tiers->tiers[0].hit_tokens);
+  // What steps waited for is what the runner says, and in their times.
+  EXPECT_GT(result.service.metrics.kv_tiers->exposed, Seconds(0));
+  EXPECT_EQ(expected.metrics.kv_tiers->exposed, Seconds(0));
+}
+
+std::string refusal_of(const ServiceConfig& config) {
+  TieredLive live(shared_prompts(4, 1, 1e6), config, CopyTiming::kLazy);
+  live.workload.requests[0].prompt_tokens = 100;
+  live.workload.requests[0].block_hashes.assign(12, 0);
+  for (std::size_t i = 0; i < 12; ++i) live.workload.requests[0].block_hashes[i] = 90 + i;
+  try {
+    live.run();
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(LiveTiers, WhatIsNotExecutedIsRefused) {
+  EXPECT_EQ(refusal_of(tiered(60, 12)), "");
+  EXPECT_NE(refusal_of(tiered(60, 11))
+                .find("tier host of 21 MiB holds fewer KV blocks than the "
+                      "prompt of request 0 shares"),
+            std::string::npos);
+  ServiceConfig disk = tiered(60, 12);
+  disk.kv_tiers.tiers[0].name = "disk";
+  EXPECT_NE(refusal_of(disk).find("expected one tier named host"), std::string::npos);
+  ServiceConfig both = tiered(60, 12);
+  both.kv_tiers.tiers.push_back(both.kv_tiers.tiers[0]);
+  both.kv_tiers.tiers[1].name = "disk";
+  EXPECT_NE(refusal_of(both).find("tiers host, disk"), std::string::npos);
+  ServiceConfig shared = tiered(60, 12);
+  shared.kv_tiers.tiers[0].is_shared = true;
+  EXPECT_NE(refusal_of(shared).find("host (shared)"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace orrery
