@@ -7,60 +7,19 @@
 #include <string>
 #include <utility>
 
-#include "kernels/comm/kv_transfer/runs.h"
+#include "kernels/comm/kv_transfer/host_copies.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/serve/move_schedule.h"
 #include "sim/units/parse.h"
 
 namespace orrery {
-namespace {
-
-std::int64_t slot_bytes(const KvShape& shape, std::int64_t blocks_per_unit) {
-  return shape.pools() * blocks_per_unit * kv_block_bytes(shape);
-}
-
-}  // namespace
-
-Bytes host_slot_bytes(const KvShape& shape, std::int64_t blocks_per_unit) {
-  return Bytes(static_cast<double>(slot_bytes(shape, blocks_per_unit)));
-}
-
-void UnitCopies::enqueue(const cuda::Stream& stream) const {
-  if (sizes.empty()) return;
-  cudaMemcpyAttributes attributes{};
-  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-  std::size_t first = 0;
-  ORRERY_CUDA(cudaMemcpyBatchAsync(to.data(), from.data(), sizes.data(), sizes.size(), &attributes,
-                                   &first, 1, stream.get()));
-}
-
-void add_unit_copies(UnitCopies& copies, const KvPool& pool, std::span<const std::int32_t> blocks,
-                     std::byte* slot, std::int64_t layer, std::int64_t num_layers, bool to_host) {
-  const KvShape& shape = pool.shape();
-  const std::int64_t bytes = kv_block_bytes(shape);
-  const std::int64_t unit_bytes = std::ssize(blocks) * bytes;
-  const std::int64_t pools_of_layer = shape.is_latent ? 1 : 2;
-  std::vector<std::int32_t> places(blocks.size());
-  for (std::size_t i = 0; i < places.size(); ++i) places[i] = static_cast<std::int32_t>(i);
-  const std::vector<BlockRun> runs = block_runs(blocks, places);
-  for (auto p = layer * pools_of_layer; p < (layer + num_layers) * pools_of_layer; ++p) {
-    for (const BlockRun& run : runs) {
-      std::byte* const on_gpu = pool.data() + p * pool.pool_bytes() + run.source * bytes;
-      std::byte* const on_host = slot + p * unit_bytes + run.destination * bytes;
-      copies.to.push_back(to_host ? on_host : on_gpu);
-      copies.from.push_back(to_host ? on_gpu : on_host);
-      copies.sizes.push_back(static_cast<std::size_t>(run.count * bytes));
-    }
-  }
-}
-
 // Made and used with the rank's device current.
 class HostTier::Lanes : private MoveLanes {
  public:
   Lanes(const HostTierConfig& config, const KvPool& pool, int device)
       : pool_(pool),
         device_(device),
-        slot_bytes_(slot_bytes(pool.shape(), config.blocks_per_unit)),
+        slot_bytes_(host_slot_bytes(pool.shape(), config.blocks_per_unit)),
         schedule_(*this, pool.shape().layers, config.overlap) {
     reserve(config.num_slots);
   }
@@ -137,10 +96,9 @@ class HostTier::Lanes : private MoveLanes {
 
   void copy(MoveLane lane, std::span<const UnitMove> units, std::int64_t layer,
             std::int64_t num_layers) override {
-    UnitCopies copies;
+    HostCopies copies;
     for (const UnitMove& unit : units) {
-      add_unit_copies(copies, pool_, unit.blocks, slot(unit.slot), layer, num_layers,
-                      lane == MoveLane::kOut);
+      copies.add(pool_, unit.blocks, slot(unit.slot), layer, num_layers, lane == MoveLane::kOut);
     }
     copies.enqueue(stream(lane));
     is_new_wait_ = true;  // what the compute lane waits for next is of this layer

@@ -32,22 +32,6 @@ struct HostTierConfig {
   TierOverlap overlap = TierOverlap::kLayers;
 };
 
-// Bytes of a slot on one rank.
-Bytes host_slot_bytes(const KvShape& shape, std::int64_t blocks_per_unit);
-
-// The copies that bring layers [layer, layer + num_layers) of units to the host, or from it:
-// addresses and sizes, neighbours as one.
-struct UnitCopies {
-  std::vector<void*> to;
-  std::vector<const void*> from;
-  std::vector<std::size_t> sizes;
-  // One batch on the stream; nothing for none. Throws cuda::Error.
-  void enqueue(const cuda::Stream& stream) const;
-};
-// `slot`: where a unit's slot begins.
-void add_unit_copies(UnitCopies& copies, const KvPool& pool, std::span<const std::int32_t> blocks,
-                     std::byte* slot, std::int64_t layer, std::int64_t num_layers, bool to_host);
-
 class HostTier : public KvHook {
  public:
   explicit HostTier(HostTierConfig config);

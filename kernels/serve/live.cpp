@@ -11,6 +11,7 @@
 
 #include "kernels/serve/live_loop.h"
 #include "sim/serve/disaggregated.h"
+#include "sim/serve/executed_tiers.h"
 #include "sim/serve/kv_tiers.h"
 #include "sim/serve/metrics.h"
 #include "sim/serve/replica.h"
@@ -38,7 +39,7 @@ class UnlockedRunner : public StepRunner {
 
 // Blocks of a unit of the prefix cache; 0: there is none.
 std::int64_t blocks_per_unit(const ServiceConfig& service, const Workload& workload) {
-  if (!caches_prefixes(service, workload)) return 0;
+  if (!caches_prefixes(service.engine, workload)) return 0;
   return workload.hash_block_tokens / service.engine.block_size;
 }
 
@@ -48,23 +49,6 @@ struct LiveReplicas {
   Replicas replicas;
 };
 
-// The tiers behind the KV blocks of a replica that are executed: one, of the host's memory.
-void check_tiers(const ServiceConfig& service) {
-  const std::vector<KvTier>& tiers = service.kv_tiers.tiers;
-  if (tiers.empty()) return;
-  const bool is_host =
-      tiers.size() == 1 && tiers.front().name == "host" && !tiers.front().is_shared;
-  if (is_host && service.num_dp_ranks == 1) return;
-  std::string found;
-  for (const KvTier& tier : tiers) {
-    found += (found.empty() ? "" : ", ") + tier.name + (tier.is_shared ? " (shared)" : "");
-  }
-  throw std::invalid_argument(
-      "tiers " + found + " behind the KV blocks of " + std::to_string(service.num_dp_ranks) +
-      " data-parallel ranks are not executed; expected one tier named host, "
-      "not shared, and dp 1");
-}
-
 void check_side(const LiveSide& side, const Workload& workload, bool is_apart) {
   const ServiceConfig& service = side.service;
   if (service.router == RouterKind::kPrefixAware) {
@@ -72,13 +56,15 @@ void check_side(const LiveSide& side, const Workload& workload, bool is_apart) {
         "router prefix_aware is not executed, which sends prompts to where their prefixes are; "
         "expected round_robin or least_loaded");
   }
-  check_tiers(service);
-  if (caches_prefixes(service, workload) && is_apart) {
+  if (const auto refusal = tiers_refusal(service.kv_tiers, {.dp = service.num_dp_ranks})) {
+    throw std::invalid_argument(*refusal);
+  }
+  if (caches_prefixes(service.engine, workload) && is_apart) {
     throw std::invalid_argument(
         "prefix caches of a service with prefill and decode apart are not executed, and prompts of "
         "the workload share prefixes; expected enable_prefix_caching off");
   }
-  if (side.steps.caches_prefixes != caches_prefixes(service, workload)) {
+  if (side.steps.caches_prefixes != caches_prefixes(service.engine, workload)) {
     throw std::invalid_argument("steps and scheduler differ in whether prefixes are cached");
   }
   if (side.steps.num_dp_ranks != service.num_dp_ranks) {
@@ -233,8 +219,8 @@ class LiveService {
 
 }  // namespace
 
-bool caches_prefixes(const ServiceConfig& service, const Workload& workload) {
-  return service.engine.enable_prefix_caching && workload.hash_block_tokens > 0;
+bool caches_prefixes(const EngineConfig& engine, const Workload& workload) {
+  return engine.enable_prefix_caching && workload.hash_block_tokens > 0;
 }
 
 LiveResult serve_live(const Workload& workload, const LiveSetup& given, const Slo& slo,

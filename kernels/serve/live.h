@@ -43,7 +43,7 @@ struct LiveResult {
 };
 
 // Whether prompts find each other's blocks: what ExecutedStepsConfig::caches_prefixes is to say.
-bool caches_prefixes(const ServiceConfig& service, const Workload& workload);
+bool caches_prefixes(const EngineConfig& engine, const Workload& workload);
 
 // As serve() and serve_disaggregated(): the same order of events, the same exceptions for what
 // cannot be served, and std::invalid_argument for what is not executed. Whatever `setup` points to

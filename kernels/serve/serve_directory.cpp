@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "sim/serve/executed_tiers.h"
 #include "sim/serve/records_csv.h"
 #include "sim/serve/router.h"
 #include "sim/serve/trace_lines.h"
@@ -49,6 +50,8 @@ class ServeLines {
       serve_.workload.closed_loop_concurrency = number(word, value, 1);
     } else if (word == "warmup") {
       serve_.workload.warmup_requests = number(word, value, 0);
+    } else if (word == "hash_block_tokens") {
+      serve_.workload.hash_block_tokens = number(word, value, 1);
     } else if (word == "replicas") {
       serve_.num_replicas = static_cast<int>(std::min<std::int64_t>(number(word, value, 1), 1024));
     } else if (word == "router") {
@@ -59,7 +62,8 @@ class ServeLines {
       (*serve_.prefill).*field->second = number(word, value, 1);
     } else {
       fail("unknown word \"" + word +
-           "\", expected open, closed_loop, warmup, replicas, router or prefill_...");
+           "\", expected open, closed_loop, warmup, hash_block_tokens, replicas, router or "
+           "prefill_...");
     }
   }
   void finish() {
@@ -89,9 +93,47 @@ class ServeLines {
   std::set<std::string> seen_;
 };
 
-constexpr std::uint64_t kMostBytes = 16'000'000;  // of a deployment
+constexpr std::uint64_t kMostBytes = 16'000'000;         // of a deployment
+constexpr std::uint64_t kMostHashBytes = 1'000'000'000;  // of a workload
+
+// What `parse` throws names the file.
+template <typename Parse>
+auto parsed(const fs::path& file, const Parse& parse) {
+  try {
+    return parse(read_text_file(file, kMostBytes));
+  } catch (const std::invalid_argument& error) {
+    const std::string what = error.what();
+    const bool is_named = what.starts_with(file.string());
+    throw std::invalid_argument(is_named ? what : file.string() + ": " + what);
+  }
+}
 
 }  // namespace
+
+void parse_block_hashes(std::string_view text, std::string_view file, Workload& workload) {
+  const fs::path path(file);
+  std::int64_t number = 0;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    if (++number > std::ssize(workload.requests)) break;
+    std::vector<std::uint64_t>& hashes =
+        workload.requests[static_cast<std::size_t>(number - 1)].block_hashes;
+    const char* const last = line.data() + line.size();
+    for (const char* at = line.data(); at != last;) {
+      const auto [end, error] = std::from_chars(at, last, hashes.emplace_back());
+      if (error != std::errc() || (end != last && *end != ' ')) {
+        trace::fail(path, number, "expected whole numbers with a space between");
+      }
+      at = end == last ? end : end + 1;
+    }
+  }
+  if (number != std::ssize(workload.requests)) {
+    trace::fail(
+        path, number,
+        "expected a line for each of " + std::to_string(workload.requests.size()) + " requests");
+  }
+}
 
 void parse_serve(std::string_view text, std::string_view file, ServeCase& serve) {
   ServeLines lines(file, serve);
@@ -106,17 +148,25 @@ void parse_serve(std::string_view text, std::string_view file, ServeCase& serve)
 
 ServeCase read_serve_case(const fs::path& directory) {
   ServeCase serve;
-  const fs::path deployment = directory / "deployment.txt";
-  try {
-    serve.deployment = parse_deployment(read_text_file(deployment, kMostBytes));
-  } catch (const std::invalid_argument& error) {
-    const std::string what = error.what();
-    const bool is_named = what.starts_with(deployment.string());
-    throw std::invalid_argument(is_named ? what : deployment.string() + ": " + what);
-  }
+  serve.deployment = parsed(directory / "deployment.txt", parse_deployment);
   serve.workload = read_csv_trace(directory / "workload.csv");
   const fs::path file = directory / "serve.txt";
   parse_serve(read_text_file(file, kMostBytes), file.string(), serve);
+  if (serve.workload.hash_block_tokens > 0) {
+    const fs::path hashes = directory / "block_hashes.txt";
+    parse_block_hashes(read_text_file(hashes, kMostHashBytes), hashes.string(), serve.workload);
+  }
+  const fs::path tiers = directory / "kv_tiers.txt";
+  if (!fs::exists(tiers)) return serve;
+  serve.kv_tiers = parsed(tiers, parse_kv_tiers);
+  if (const auto refusal = tiers_refusal(serve.kv_tiers, serve.deployment.mesh)) {
+    throw std::invalid_argument(tiers.string() + ": " + *refusal);
+  }
+  if (serve.prefill) {
+    throw std::invalid_argument(tiers.string() +
+                                ": found a tier behind prefill and decode apart, which is not "
+                                "executed; expected no prefill replicas in serve.txt");
+  }
   return serve;
 }
 
@@ -125,7 +175,8 @@ ServiceConfig service_config(const ServeCase& serve) {
           .num_replicas = serve.num_replicas,
           .router = serve.router,
           .num_dp_ranks = serve.deployment.mesh.dp,
-          .num_kv_blocks = serve.deployment.num_kv_blocks * serve.deployment.mesh.dp};
+          .num_kv_blocks = serve.deployment.num_kv_blocks * serve.deployment.mesh.dp,
+          .kv_tiers = serve.kv_tiers};
 }
 
 ServeCase prefill_side(const ServeCase& serve) {
@@ -171,6 +222,9 @@ void write_text(const fs::path& file, std::string_view text) {
 void write_served(const fs::path& executed, const ServiceResult& result) {
   write_text(executed / "requests.csv", requests_csv(result));
   write_text(executed / "serve_steps.csv", steps_csv(result));
+  if (result.metrics.kv_tiers) {
+    write_text(executed / "kv_tiers.csv", kv_tiers_csv(*result.metrics.kv_tiers));
+  }
 }
 
 }  // namespace orrery

@@ -10,7 +10,11 @@
 //                                  prompts, `prefill_replicas N`, `prefill_num_kv_blocks N`,
 //                                  `prefill_max_num_seqs N`, `prefill_max_num_batched_tokens N`:
 //                                  the deployment is then that of the decode replicas
+//                                  of prompts that begin alike `hash_block_tokens N`
+//   DIR/block_hashes.txt           of these, a line for each request: its Request::block_hashes
+//   DIR/kv_tiers.txt               where there are some: sim/serve/executed_tiers.h
 //   DIR/executed/requests.csv, serve_steps.csv   columns as in run directories
+//   DIR/executed/kv_tiers.csv                    where there are some: kv_tiers_csv()
 
 #include <cstdint>
 #include <filesystem>
@@ -37,13 +41,19 @@ struct ServeCase {
   std::optional<PrefillCase> prefill;
   int num_replicas = 1;
   RouterKind router = RouterKind::kRoundRobin;
+  KvTiersConfig kv_tiers;
 };
 
 // Sets what the lines of serve.txt say. Throws std::invalid_argument "<file>:<line>: …" for an
 // unknown word or number, a second line of a kind, or neither `open` nor `closed_loop`.
 void parse_serve(std::string_view text, std::string_view file, ServeCase& serve);
 
-// Throws std::invalid_argument naming the file (and line) that is missing or malformed.
+// One line for each request, as above. Throws std::invalid_argument "<file>:<line>: …" for lines
+// that are no whole numbers, or another number of lines than of requests.
+void parse_block_hashes(std::string_view text, std::string_view file, Workload& workload);
+
+// Throws std::invalid_argument naming the file (and line) that is missing or malformed, and for
+// tiers that are not executed.
 ServeCase read_serve_case(const std::filesystem::path& directory);
 
 // The service of the case on GPUs: the deployment's engine behind no front end, since none is run.

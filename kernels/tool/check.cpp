@@ -37,6 +37,7 @@ constexpr Group kGroups[] = {
     {"faults", check_faults},
     {"fault_phases", check_fault_phases},
     {"memory", check_memory},
+    {"host_tier", check_host_tier},
 };
 
 struct Options {

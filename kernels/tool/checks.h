@@ -36,6 +36,10 @@ CheckCount check_fault_phases();
 // 3 %, and again where 98 % of the device are predicted to be in use; predicted to take 102 % it
 // must be refused. Prints a line per case with predicted/measured terms.
 CheckCount check_memory();
+// Small services with the host's memory as a tier behind a small cache: each request by itself gets
+// the tokens that it gets with all prefixes on the GPU, which then runs the same steps; and every
+// byte of units that went to the host and came back. Prints a line per case.
+CheckCount check_host_tier();
 
 // Steps of small models on the executor: against a double-precision reference on the CPU, split
 // over GPUs against one GPU, replayed graphs against eager steps, and with collectives left out,

@@ -42,11 +42,13 @@ constexpr const char* kUsage = R"(usage:
   orrery-gpu check faults         how runs end when a rank fails, memory is short, or the input is bad
   orrery-gpu check fault_phases   the same of every command in every phase, some minutes
   orrery-gpu check memory         memory of a deployment against its prediction
+  orrery-gpu check host_tier      KV blocks that go to the host's memory and come back
   orrery-gpu check trace          whether each kernel and copy is recorded (needs CUPTI)
   orrery-gpu time [KERNEL…]       time the benchmark shapes of kernels
   orrery-gpu time launch          the costs of launching
   orrery-gpu time trace           what recording each kernel costs (needs CUPTI)
   orrery-gpu time memory          device memory that contexts, libraries, graphs and communicators take
+  orrery-gpu time host_link       KV blocks from the host's memory and to it: the rates of a tier
   orrery-gpu time probes          these, streams, events and clocks
   orrery-gpu time corun [LOAD]    pairs of loads side by side
   orrery-gpu time collectives | links | kv_transfer | hops [--gpus N[,N…]] [-o DIR]

@@ -16,6 +16,7 @@
 #include "kernels/kernel_spec.h"
 #include "kernels/probes/clock.h"
 #include "kernels/probes/corun.h"
+#include "kernels/probes/host_link.h"
 #include "kernels/probes/launch.h"
 #include "kernels/probes/machine.h"
 #include "kernels/probes/memory.h"
@@ -152,6 +153,11 @@ void print_trace_probes() {
 void print_machine_probes() {
   print_header();
   print_rows(provenance(), probe_machine());
+}
+
+void print_host_link_probes() {
+  print_header();
+  print_rows(provenance(), probe_host_link());
 }
 
 void print_memory_probes() {

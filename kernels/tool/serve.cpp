@@ -34,6 +34,7 @@
 #include "kernels/tool/serve_output.h"
 #include "sim/serve/capacity.h"
 #include "sim/serve/disaggregated.h"
+#include "sim/serve/kv_tiers.h"
 
 namespace orrery::tool {
 namespace {
@@ -93,6 +94,18 @@ std::vector<std::int64_t> used_graphs(const Deployment& deployment) {
   return sizes;
 }
 
+// The tier of a replica, if there is one that its prompts can use.
+std::optional<HostTierConfig> host_tier(const ServeCase& serve) {
+  if (serve.kv_tiers.tiers.empty()) return std::nullopt;
+  const EngineConfig& engine = serve.deployment.engine;
+  if (!caches_prefixes(engine, serve.workload)) return std::nullopt;
+  const std::int64_t blocks_per_unit = serve.workload.hash_block_tokens / engine.block_size;
+  return HostTierConfig{
+      .num_slots = tier_units(serve.kv_tiers, serve.kv_tiers.tiers.front(), blocks_per_unit, 1),
+      .blocks_per_unit = blocks_per_unit,
+      .overlap = serve.kv_tiers.overlap};
+}
+
 // Of one replica on `devices`.
 ExecutorRunnerSetup runner_setup(const ServeCase& serve, const Options& options,
                                  std::vector<int> devices) {
@@ -118,6 +131,7 @@ ExecutorRunnerSetup runner_setup(const ServeCase& serve, const Options& options,
                        .max_sequences = std::max(engine.max_num_seqs, most_rows),
                        .max_model_len = longest,
                        .only_nccl = options.only_nccl},
+          .host_tier = host_tier(serve),
           .megakernel_rows = deployment.megakernel_batch_sizes,
           .capture_context = mean_decode_context(serve.workload)};
 }
@@ -171,7 +185,8 @@ class Server {
   // The exit code; whatever ended it early is in status.txt, beside what was done before.
   int run() {
     fs::create_directories(executed_);
-    for (const char* old : {"requests.csv", "serve_steps.csv", "status.txt", "lines.txt"}) {
+    for (const char* old :
+         {"requests.csv", "serve_steps.csv", "kv_tiers.csv", "status.txt", "lines.txt"}) {
       fs::remove(executed_ / old);
     }
     const InterruptGuard guard;
@@ -285,7 +300,9 @@ class Server {
             .block_size = tokens_of_block(side.deployment.engine, side.deployment.mesh),
             .graph_batch_sizes = used_graphs(side.deployment),
             .vocab_size = model_config(side.deployment.name, side.deployment.config).vocab_size,
-            .seed = side.deployment.seed};
+            .seed = side.deployment.seed,
+            .hash_block_tokens = side.workload.hash_block_tokens,
+            .caches_prefixes = caches_prefixes(side.deployment.engine, side.workload)};
   }
 
   // On the runners from `first` on.

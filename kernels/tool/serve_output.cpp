@@ -10,6 +10,22 @@
 #include "sim/units/text.h"
 
 namespace orrery::tool {
+namespace {
+
+void print_tiers(const KvTierMetrics& metrics, std::int64_t prompt_tokens) {
+  constexpr double kGiga = 1e-9;
+  for (const TierMetrics& tier : metrics.tiers) {
+    std::printf("tier %s: %.1f %% of prompt tokens, %.2f GB loaded, %.2f GB written\n",
+                tier.name.c_str(),
+                100 * static_cast<double>(tier.hit_tokens) /
+                    static_cast<double>(std::max<std::int64_t>(prompt_tokens, 1)),
+                tier.loaded.value() * kGiga, tier.written.value() * kGiga);
+  }
+  std::printf("steps waited for blocks on their way for %.3f s, %.2f %% of their time\n",
+              metrics.exposed.value(), 100 * metrics.exposed_share);
+}
+
+}  // namespace
 
 std::string memory_csv(std::span<const std::unique_ptr<ExecutorRunner>> runners) {
   std::map<int, RankMemory> by_rank;
@@ -23,7 +39,7 @@ std::string memory_csv(std::span<const std::unique_ptr<ExecutorRunner>> runners)
 
 std::string host_csv(std::span<const std::unique_ptr<ExecutorRunner>> runners) {
   std::ostringstream out;
-  out << "replica,step,graph_rows,prepare_s,run_s,duration_s,device_s,balance\n";
+  out << "replica,step,graph_rows,prepare_s,run_s,duration_s,device_s,balance,waited_s\n";
   for (std::size_t replica = 0; replica < runners.size(); ++replica) {
     const std::span<const RunTimes> times = runners[replica]->times();
     for (std::size_t step = 0; step < times.size(); ++step) {
@@ -32,7 +48,8 @@ std::string host_csv(std::span<const std::unique_ptr<ExecutorRunner>> runners) {
            {times[step].prepare, times[step].run, times[step].duration, times[step].device}) {
         out << "," << format_number(time.value());
       }
-      out << "," << format_number(times[step].balance) << "\n";
+      out << "," << format_number(times[step].balance) << ","
+          << format_number(times[step].waited.value()) << "\n";
     }
   }
   return out.str();
@@ -67,6 +84,7 @@ void print_served(const LiveResult& result, std::int64_t num_requests) {
   row("TPOT", metrics.tpot_s);
   row("ITL", metrics.itl_s);
   row("E2E", metrics.e2e_s);
+  if (metrics.kv_tiers) print_tiers(*metrics.kv_tiers, metrics.prompt_tokens);
   if (!metrics.disaggregation) return;
   const DisaggregationMetrics& apart = *metrics.disaggregation;
   std::printf("%lld KV caches of %.1f MB on average moved; %.1f %% of the time waited for\n",

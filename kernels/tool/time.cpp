@@ -36,7 +36,7 @@ int time(std::span<const std::string_view> arguments) {
     return time_peers(what, arguments.subspan(1));
   }
   if (what == "launch" || what == "trace" || what == "memory" || what == "probes" ||
-      what == "machine" || what == "corun") {
+      what == "machine" || what == "host_link" || what == "corun") {
     if (arguments.size() > (what == "corun" ? 2 : 1)) {
       throw std::invalid_argument("time " + std::string(what) + ": too many arguments");
     }
@@ -45,6 +45,7 @@ int time(std::span<const std::string_view> arguments) {
     if (what == "trace") print_trace_probes();
     if (what == "memory") print_memory_probes();
     if (what == "machine") print_machine_probes();
+    if (what == "host_link") print_host_link_probes();
     if (what == "probes") print_all_probes();
     if (what == "corun") print_co_runs(arguments.size() > 1 ? arguments[1] : "");
     return 0;

@@ -189,6 +189,7 @@ RunResult run_scenario(const Scenario& scenario, const Progress& progress,
   ScenarioService served =
       serve_scenario(scenario, workload, model, {.spill = spill, .progress = progress});
   result.service = std::move(served.result);
+  result.kv_tiers = std::move(served.kv_tiers);
   if (scenario.disaggregation) {
     result.disaggregated = {.prefill_memory = *model.prefill_memory(),
                             .transfer_source = std::move(served.transfer_source)};

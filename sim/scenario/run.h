@@ -48,6 +48,7 @@ struct RunResult {
   ServiceResult service;
   StepResult step;
   MemoryBudget memory;
+  KvTiersConfig kv_tiers;  // ScenarioService
   std::optional<DisaggregatedRun> disaggregated;
   int num_gpus = 0;
   std::vector<std::string> warnings;

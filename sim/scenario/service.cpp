@@ -207,7 +207,8 @@ ScenarioService serve_aggregated(const Scenario& scenario, const Workload& workl
                                  [&](int) { return model.steps().make_backend(); },
                                  options.progress);
                            }),
-          .transfer_source = {}};
+          .transfer_source = {},
+          .kv_tiers = config.kv_tiers};
 }
 
 ScenarioService serve_disaggregated(const Scenario& scenario, const Workload& workload,

@@ -92,6 +92,7 @@ struct ServiceOptions {
 struct ScenarioService {
   ServiceResult result;
   std::string transfer_source;  // of a disaggregated service: of the transfers' times
+  KvTiersConfig kv_tiers;       // of a service that is not disaggregated, with sizes of blocks
 };
 
 // Serves `workload` as `scenario` says, at the times of `model`, which is one of the same key.

@@ -17,6 +17,7 @@
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/disaggregated_run.h"
 #include "sim/scenario/step_limits.h"
+#include "sim/serve/executed_tiers.h"
 #include "sim/serve/megakernel_step.h"
 
 namespace orrery {
@@ -115,10 +116,13 @@ void check_executable(const Scenario& scenario) {
     }
   });
   at_key(scenario, "kv_cache", [&] {
-    if (!scenario.kv_tiers.tiers.empty()) {
+    if (const auto refusal = tiers_refusal(scenario.kv_tiers, scenario.mesh)) {
+      throw std::invalid_argument(*refusal + ": set validate.serve=false to leave it out");
+    }
+    if (!scenario.kv_tiers.tiers.empty() && scenario.disaggregation) {
       throw std::invalid_argument(
-          "found tiers of KV blocks, which are simulated and not executed: leave kv_cache out, or "
-          "set validate.serve=false");
+          "found a tier of KV blocks behind prefill and decode apart, which is simulated and not "
+          "executed: leave kv_cache out, or set validate.serve=false");
     }
   });
   at_key(scenario, "autoscaling", [&] {
@@ -137,11 +141,13 @@ void check_executable(const Scenario& scenario) {
   });
   at_key(scenario, "engine", [&] {
     // Prompts that share nothing are computed whole either way.
-    if (scenario.engine.enable_prefix_caching &&
+    const bool is_apart = scenario.mesh.dp > 1 || scenario.disaggregation.has_value();
+    if (scenario.engine.enable_prefix_caching && is_apart &&
         make_workload(scenario.workload, scenario.seed).hash_block_tokens > 0) {
       throw std::invalid_argument(
           "enable_prefix_caching is on, prompts of the workload share prefixes, and no cache of "
-          "them is executed: turn it off, or set validate.serve=false");
+          "them is executed over data-parallel ranks or where prefill and decode are apart: turn "
+          "it off, or set validate.serve=false");
     }
   });
   const auto* offline = std::get_if<OfflineWorkload>(&scenario.workload.source);

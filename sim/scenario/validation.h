@@ -10,6 +10,8 @@
 //   DIR/predicted/requests.csv, serve_steps.csv, summary.json
 //   DIR/workload.csv, serve.txt                         requests; `open` or `closed_loop N`,
 //   warm-up
+//   DIR/block_hashes.txt, kv_tiers.txt, predicted/kv_tiers.csv   where prompts share prefixes,
+//   where there is a tier (kernels/serve/serve_directory.h, sim/serve/executed_tiers.h)
 
 #include <cstdint>
 #include <filesystem>
@@ -53,8 +55,8 @@ struct ValidationPrediction {
 
 // Steps that the scenario does not state are the run's median decode step, a prefill of the mean
 // prompt, and both together. Throws ScenarioError for what cannot be run on one instance: more
-// than one replica, a step beyond the engine's limits or the KV cache, prefix caching or a static
-// batch where it serves.
+// than one replica, a step beyond the engine's limits or the KV cache, prefix caching over several
+// data-parallel ranks, tiers other than one named host, or a static batch where it serves.
 ValidationPrediction predict_validation(const Scenario& scenario, const Progress& progress = {});
 
 Deployment deployment_of(const Scenario& scenario, const MemoryBudget& memory);

@@ -9,6 +9,7 @@
 #include "sim/scenario/outputs.h"
 #include "sim/scenario/provenance.h"
 #include "sim/scenario/validation.h"
+#include "sim/serve/executed_tiers.h"
 #include "sim/serve/records_csv.h"
 #include "sim/units/text.h"
 
@@ -70,7 +71,21 @@ std::string workload_csv(const Workload& workload) {
 std::string serve_text(const Workload& workload) {
   const std::int64_t concurrency = workload.closed_loop_concurrency;
   return (concurrency > 0 ? "closed_loop " + std::to_string(concurrency) : std::string("open")) +
-         "\nwarmup " + std::to_string(workload.warmup_requests) + "\n";
+         "\nwarmup " + std::to_string(workload.warmup_requests) + "\n" +
+         (workload.hash_block_tokens > 0
+              ? "hash_block_tokens " + std::to_string(workload.hash_block_tokens) + "\n"
+              : std::string());
+}
+
+std::string block_hashes_text(const Workload& workload) {
+  std::string text;
+  for (const Request& request : workload.requests) {
+    for (std::size_t i = 0; i < request.block_hashes.size(); ++i) {
+      text.append(i > 0 ? " " : "").append(std::to_string(request.block_hashes[i]));
+    }
+    text += '\n';
+  }
+  return text;
 }
 
 // The deployment is that of the decode replicas; what prefill replicas have of their own.
@@ -93,6 +108,14 @@ void write_service(const ValidationPrediction& prediction, const std::filesystem
   write_file(directory / "workload.csv", workload_csv(workload));
   write_file(directory / "serve.txt",
              serve_text(workload) + (run.disaggregated ? sides_text(run) : std::string()));
+  if (workload.hash_block_tokens > 0) {
+    write_file(directory / "block_hashes.txt", block_hashes_text(workload));
+  }
+  if (run.service.metrics.kv_tiers) {
+    write_file(directory / "kv_tiers.txt", to_text(run.kv_tiers));
+    write_file(directory / "predicted" / "kv_tiers.csv",
+               kv_tiers_csv(*run.service.metrics.kv_tiers));
+  }
   write_file(directory / "predicted" / "requests.csv", requests_csv(run.service));
   write_file(directory / "predicted" / "serve_steps.csv", steps_csv(run.service));
   write_file(directory / "predicted" / "summary.json", summary_json(run));

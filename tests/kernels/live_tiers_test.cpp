@@ -72,14 +72,15 @@ struct TieredLive {
               .timing = timing,
               .times = {.base = base}}) {}
   LiveResult run() {
-    LiveSetup setup{.first = {.service = config,
-                              .steps = {.num_kv_blocks = config.num_kv_blocks,
-                                        .block_size = config.engine.block_size,
-                                        .vocab_size = kVocabulary,
-                                        .seed = kPromptSeed,
-                                        .hash_block_tokens = workload.hash_block_tokens,
-                                        .caches_prefixes = caches_prefixes(config, workload)},
-                              .runners = {&host}}};
+    LiveSetup setup{
+        .first = {.service = config,
+                  .steps = {.num_kv_blocks = config.num_kv_blocks,
+                            .block_size = config.engine.block_size,
+                            .vocab_size = kVocabulary,
+                            .seed = kPromptSeed,
+                            .hash_block_tokens = workload.hash_block_tokens,
+                            .caches_prefixes = caches_prefixes(config.engine, workload)},
+                  .runners = {&host}}};
     return serve_live(workload, setup, {}, clock);
   }
 
@@ -195,11 +196,11 @@ TEST(LiveTiers, WhatIsNotExecutedIsRefused) {
             std::string::npos);
   ServiceConfig disk = tiered(60, 12);
   disk.kv_tiers.tiers[0].name = "disk";
-  EXPECT_NE(refusal_of(disk).find("expected one tier named host"), std::string::npos);
+  EXPECT_NE(refusal_of(disk).find("executed is one tier named host"), std::string::npos);
   ServiceConfig both = tiered(60, 12);
   both.kv_tiers.tiers.push_back(both.kv_tiers.tiers[0]);
   both.kv_tiers.tiers[1].name = "disk";
-  EXPECT_NE(refusal_of(both).find("tiers host, disk"), std::string::npos);
+  EXPECT_NE(refusal_of(both).find("not executed: host, disk"), std::string::npos);
   ServiceConfig shared = tiered(60, 12);
   shared.kv_tiers.tiers[0].is_shared = true;
   EXPECT_NE(refusal_of(shared).find("host (shared)"), std::string::npos);

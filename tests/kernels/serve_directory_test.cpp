@@ -9,6 +9,9 @@
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <vector>
+
+#include "sim/serve/executed_tiers.h"
 
 namespace orrery {
 namespace {
@@ -86,7 +89,7 @@ TEST_F(ServeDirectory, ErrorsNameFileAndLine) {
   write("serve.txt", "open\nwarm 3\n");
   EXPECT_EQ(refusal(), file +
                            ":2: unknown word \"warm\", expected open, closed_loop, warmup, "
-                           "replicas, router or prefill_...");
+                           "hash_block_tokens, replicas, router or prefill_...");
   write("serve.txt", "closed_loop none\n");
   EXPECT_EQ(refusal(), file + ":1: closed_loop is \"none\", expected a whole number from 1");
   write("serve.txt", "open\nclosed_loop 3\n");
@@ -102,6 +105,80 @@ TEST_F(ServeDirectory, MissingFilesAreNamed) {
     fs::remove(directory_ / name);
     EXPECT_EQ(refusal(), (directory_ / name).string() + ": no such file");
   }
+}
+
+TEST_F(ServeDirectory, PromptsThatBeginAlikeHaveTheirHashes) {
+  write("serve.txt", "open\nwarmup 1\nhash_block_tokens 5\n");
+  const std::string file = (directory_ / "block_hashes.txt").string();
+  EXPECT_EQ(refusal(), file + ": no such file");
+  write("block_hashes.txt", "7 18446744073709551615\n\n");
+  const ServeCase serve = read_serve_case(directory_);
+  EXPECT_EQ(serve.workload.hash_block_tokens, 5);
+  EXPECT_EQ(serve.workload.requests[0].block_hashes,
+            (std::vector<std::uint64_t>{7, 18446744073709551615U}));
+  EXPECT_TRUE(serve.workload.requests[1].block_hashes.empty());
+  write("block_hashes.txt", "7\n");
+  EXPECT_EQ(refusal(), file + ":1: expected a line for each of 2 requests");
+  write("block_hashes.txt", "7\n8\n9\n");
+  EXPECT_EQ(refusal(), file + ":3: expected a line for each of 2 requests");
+  write("block_hashes.txt", "7\n8 x\n");
+  EXPECT_EQ(refusal(), file + ":2: expected whole numbers with a space between");
+}
+
+constexpr const char* kHost =
+    "block_of_gpu 1000\nblock 2000\nlayers 4 4\nload always\noverlap none\nprefill 0.5 0\n"
+    "tier host 1e+06 5e+10 4e+10 1e-05 through\n";
+
+TEST_F(ServeDirectory, ATierBehindItsBlocks) {
+  write("kv_tiers.txt", kHost);
+  const KvTiersConfig tiers = service_config(read_serve_case(directory_)).kv_tiers;
+  EXPECT_EQ(to_text(tiers), kHost);
+  ASSERT_EQ(tiers.tiers.size(), 1U);
+  EXPECT_EQ(tiers.tiers[0], (KvTier{.name = "host",
+                                    .capacity = Bytes(1e6),
+                                    .bandwidth = BytesPerSecond(5e10),
+                                    .write_bandwidth = BytesPerSecond(4e10),
+                                    .latency = Seconds(1e-5),
+                                    .write = TierWrite::kThrough}));
+  EXPECT_EQ(tiers.block_of_gpu, Bytes(1000));
+  EXPECT_EQ(tiers.block, Bytes(2000));
+  EXPECT_EQ(tiers.layers.of_stage, 4);
+  EXPECT_EQ(tiers.overlap, TierOverlap::kNone);
+  EXPECT_EQ(tiers.prefill.per_token, Seconds(0.5));
+}
+
+TEST_F(ServeDirectory, ATierThatIsNoneIsRefused) {
+  const std::string file = (directory_ / "kv_tiers.txt").string();
+  const std::string host(kHost);
+  const auto refused = [&](const std::string& from, const std::string& to) {
+    std::string text = host;
+    write("kv_tiers.txt", text.replace(text.find(from), from.size(), to));
+    return refusal();
+  };
+  EXPECT_EQ(refused("load always", "load never"),
+            file + ": line 4: found \"never\", expected always or when_faster");
+  EXPECT_EQ(refused("layers 4 4", "layers 0 4"),
+            file + ": line 3: found \"0\", expected a number of at least 1");
+  EXPECT_EQ(refused("overlap", "overlaps"),
+            file + ": line 5: unknown field \"overlaps\"; did you mean overlap?");
+  EXPECT_EQ(refused("block 2000\n", ""), file + ": found no line \"block ...\"");
+  EXPECT_EQ(refused("block 2000", "block_of_gpu 2000"), file + ": line 2: a second block_of_gpu");
+  EXPECT_NE(refused("tier host", "tier disk").find("executed is one tier named host"),
+            std::string::npos);
+  EXPECT_NE(refused(" through", "").find("found 5 words, expected name, capacity"),
+            std::string::npos);
+}
+
+TEST_F(ServeDirectory, WhatMovedIsWritten) {
+  ServiceResult result;
+  result.metrics.kv_tiers = KvTierMetrics{
+      .tiers = {{.name = "host", .hit_tokens = 512, .loaded = Bytes(64), .capacity = Bytes(256)}},
+      .exposed = Seconds(0.5),
+      .exposed_share = 0.25};
+  write_served(directory_, result);
+  EXPECT_EQ(text_of("kv_tiers.csv"),
+            "tier,hit_tokens,loaded_bytes,written_bytes,evicted_bytes,held_bytes,capacity_bytes,"
+            "exposed_s,exposed_share,recomputed_tokens\nhost,512,64,0,0,0,256,0.5,0.25,0\n");
 }
 
 TEST_F(ServeDirectory, ResultsHaveTheColumnsOfRunDirectories) {

@@ -1,10 +1,13 @@
 """Tiers behind the KV blocks of GPUs, from a scenario to its report."""
 
+import collections
 import json
+import pathlib
 
 import orrery
 import pytest
-from orrery import report
+from orrery import _core, cli, report
+from orrery.validation import directory, serving
 
 HOST = {"name": "host", "capacity": "64 GiB", "bandwidth": "50 GB/s", "latency": "10 us"}
 # Blocks of 512 tokens; the KV cache of a GPU that is almost full of weights holds four prompts of 16 blocks.
@@ -93,8 +96,6 @@ def test_a_workload_without_prefixes_is_warned_of(tmp_path):
 
 
 def test_a_run_says_where_prefixes_were_found(tmp_path, capsys):
-    from orrery import cli
-
     file = tmp_path / "tiers.yaml"
     file.write_text(scenario(tmp_path, tiers=[HOST]).to_yaml(), encoding="utf-8")
     assert cli.main(["run", str(file), "-o", str(tmp_path / "out")]) == 0
@@ -110,3 +111,61 @@ def test_a_run_says_where_prefixes_were_found(tmp_path, capsys):
     (tmp_path / "out" / "summary.json").write_text(json.dumps(summary))
     with pytest.raises(ValueError, match=r"kv_tiers\.tiers\[0\]\.loaded_bytes"):
         report.render(tmp_path / "out")
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A validation whose GPUs did what was predicted, but for twice the wait."""
+    folder = tmp_path / "validation"
+    folder.mkdir()
+    _core.predict_validation(scenario(tmp_path, tiers=[HOST])).write(str(folder))
+    executed = folder / "executed"
+    executed.mkdir()
+    for name in ("requests.csv", "serve_steps.csv"):
+        (executed / name).write_bytes((folder / "predicted" / name).read_bytes())
+    header, row = (folder / "predicted" / "kv_tiers.csv").read_text(encoding="utf-8").splitlines()
+    cells = dict(zip(header.split(","), row.split(","), strict=True))
+    cells["exposed_s"] = str(2 * float(cells["exposed_s"]))
+    (executed / "kv_tiers.csv").write_text(f"{header}\n{','.join(cells.values())}\n", encoding="utf-8")
+    (executed / "status.txt").write_text("complete\n", encoding="utf-8")
+    return folder
+
+
+def test_a_validation_says_what_the_gpu_side_needs_of_the_tier(served):
+    hashes = (served / "block_hashes.txt").read_text(encoding="utf-8").splitlines()
+    assert len(hashes) == 2 * PROMPTS
+    assert hashes[1] == hashes[1 + PROMPTS] == " ".join(str(100 + block) for block in range(BLOCKS))
+    assert "tier host 68719476736 5e+10 5e+10" in (served / "kv_tiers.txt").read_text(encoding="utf-8")
+    assert "hash_block_tokens 512" in (served / "serve.txt").read_text(encoding="utf-8")
+
+
+def test_what_moved_stands_beside_what_was_predicted(served, capsys):
+    rows = serving.serving(directory.read(served))["kv_tiers"]
+    found = {(row["tier"], row["metric"]): (row["predicted"], row["measured"]) for row in rows}
+    predicted, measured = found["host", "hit_tokens"]
+    assert predicted == measured > 0
+    predicted, measured = found["", "exposed_s"]
+    assert measured == pytest.approx(2 * predicted)
+    assert cli.main(["validate", "--compare", str(served)]) == 1  # its steps were not executed
+    assert "host: prompt tokens found" in capsys.readouterr().out
+    assert "steps waited for blocks" in (served / "validation.html").read_text(encoding="utf-8")
+
+
+def test_tiers_of_another_run_are_named(served):
+    file = served / "executed" / "kv_tiers.csv"
+    file.write_text(file.read_text(encoding="utf-8").replace("host", "disk"), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"kv_tiers\.csv: found tiers disk; predicted were host"):
+        serving.serving(directory.read(served))
+
+
+def test_the_slice_of_the_trace_is_lines_of_it():
+    traces = pathlib.Path(__file__).resolve().parents[2] / "data" / "traces"
+    lines = (traces / "mooncake_fast25_synthetic.jsonl").read_text(encoding="utf-8").splitlines()
+    late = [(line, row) for line in lines if (row := json.loads(line))["timestamp"] >= 800_000]
+    firsts = collections.Counter(row["hash_ids"][0] for _, row in late)
+    kept = [
+        line
+        for line, row in late
+        if row["input_length"] <= 32_768 and firsts[row["hash_ids"][0]] >= 4 and row["hash_ids"][0] % 2 == 0
+    ]
+    assert (traces / "mooncake_fast25_slice.jsonl").read_text(encoding="utf-8").splitlines() == kept

@@ -136,7 +136,8 @@ TEST_F(ValidationTest, TermsOfARanksMemoryAddUpToItsTotal) {
 
 TEST_F(ValidationTest, WhatOneInstanceCannotRunIsRefused) {
   expect_error({"placement.replicas=2"}, "placement: found 2 replicas; one is executed");
-  expect_error({"workload.closed_loop.distinct_prompts=2"}, "enable_prefix_caching is on");
+  expect_error({"workload.closed_loop.distinct_prompts=2", "machine=hgx-h200", "placement.dp=2"},
+               "enable_prefix_caching is on");
   expect_error({"validate={steps: [{decodes: 1100, context: 64}]}"},
                "validate: step 'decode1100_context64' has 1100 sequences; engine.max_num_seqs "
                "allows 1024");
@@ -145,6 +146,23 @@ TEST_F(ValidationTest, WhatOneInstanceCannotRunIsRefused) {
   expect_error({"validate={steps: [{decodes: 256, context: 8192}]}"}, "KV blocks; memory allows");
   expect_error({"workload={static_batch: {batch: 2, prompt_tokens: 4, output_tokens: 4}}"},
                "a static batch is not replayed");
+}
+
+TEST_F(ValidationTest, OneTierOfTheHostIsExecutedAndOthersAreRefused) {
+  const std::string prompts = "workload.closed_loop.distinct_prompts=2";
+  const auto tier = [](const std::string& name, const std::string& more = "") {
+    return "{name: " + name + ", capacity: 64 GiB, bandwidth: 50 GB/s" + more + "}";
+  };
+  const auto tiers = [&](const std::string& list) { return "kv_cache.tiers=[" + list + "]"; };
+  const ValidationPrediction prediction =
+      predict_validation(load({prompts, tiers(tier("host"))}));
+  EXPECT_EQ(prediction.run->kv_tiers.tiers.size(), 1U);
+  EXPECT_GT(prediction.run->kv_tiers.block_of_gpu, Bytes(0));
+  expect_error({prompts, tiers(tier("disk"))}, "simulated and not executed: disk; executed is one");
+  expect_error({prompts, tiers(tier("host") + ", " + tier("disk"))}, "not executed: host, disk");
+  expect_error({prompts, tiers(tier("host", ", shared: true"))}, "host (shared)");
+  expect_error({prompts, tiers(tier("host")), "placement.pp=2", "engine.block_size=64"},
+               "behind dp 1, pp 2");
 }
 
 }  // namespace

@@ -56,6 +56,8 @@ def html(case: Case, result: Mapping[str, Any]) -> str:
             gibibytes=quantities.gibibytes,
             number=quantities.number,
             names=terminal.NAMES,
+            tier_names=terminal.TIERS,
+            tier_value=terminal.tier_value,
             basis_text=basis_text,
             basis_of=terminal.basis,
             short_call=terminal.short_call,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .directory import Case, Service
+from .kv_tiers import kv_tiers
 from .service_steps import are_measured, by_class
 
 QUANTILES = ("mean", "p50", "p90", "p95", "p99")
@@ -66,6 +67,7 @@ def serving(case: Case) -> dict[str, Any] | None:
         "warmup_requests": case.warmup_requests,
         "latencies": latencies,
         "rates": rates,
+        "kv_tiers": kv_tiers(case.directory),
         "steps": by_class(case, common),
         "curves": {
             name: {"predicted_s": predicted["values"][name], "measured_s": measured["values"][name]}

@@ -70,6 +70,8 @@ def tables(result: Mapping[str, Any]) -> str:
         parts += [_causes(result["causes"]), _rows(result["recalibrate"])]
     if result["serving"]:
         parts.append(_serving(result["serving"]))
+        if result["serving"]["kv_tiers"]:
+            parts.append(_kv_tiers(result["serving"]["kv_tiers"]))
         if result["serving"]["steps"]:
             parts.append(_service_steps(result["serving"]["steps"]))
     if len(result["rounds"]) > 1:
@@ -199,6 +201,36 @@ def _serving(serving: Mapping[str, Any]) -> str:
         if row["metric"] == "output_tokens_per_s"
     ]
     return aligned((f"{serving['requests']:,} requests", "predicted", "measured", "error"), rows, right=(1, 2, 3))
+
+
+TIERS = {
+    "hit_tokens": "prompt tokens found",
+    "loaded_bytes": "loaded",
+    "written_bytes": "written",
+    "held_bytes": "held at the end",
+    "exposed_s": "steps waited for blocks",
+    "exposed_share": "of their time",
+}
+
+
+def tier_value(metric: str, value: float) -> str:
+    if metric.endswith("_bytes"):
+        return quantities.gibibytes(value)
+    if metric == "exposed_share":
+        return f"{100 * value:.2f} %"
+    return quantities.seconds(value) if metric == "exposed_s" else f"{value:,.0f}"
+
+
+def _kv_tiers(metrics: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            f"{row['tier']}: {TIERS[row['metric']]}" if row["tier"] else TIERS[row["metric"]],
+            tier_value(row["metric"], row["predicted"]),
+            tier_value(row["metric"], row["measured"]),
+        )
+        for row in metrics
+    ]
+    return aligned(("tiers", "predicted", "measured"), rows, right=(1, 2))
 
 
 def _rounds(rounds: Sequence[Mapping[str, Any]]) -> str:
