@@ -19,7 +19,7 @@ class KvHook {
   // Before the first kernel that uses layer `layer` of the rank's KV cache, on the stream of that
   // kernel; layers ascend.
   virtual void begin_layer(int rank, std::int64_t layer, const cuda::Stream& stream) = 0;
-  // All kernels of the step are enqueued.
+  // All of the step is enqueued.
   virtual void end_step(int rank, const cuda::Stream& main) = 0;
 };
 

@@ -186,7 +186,6 @@ void RankStep::enqueue_step(bool replays) {
     enqueue_tasks();
   }
   announces_layers_ = false;
-  if (setup_.kv_hook != nullptr) setup_.kv_hook->end_step(rank_.rank(), main);
   rank_.end.record(main);
   for (const Part& part : parts_) {
     if (!has_results(part)) continue;
@@ -196,6 +195,7 @@ void RankStep::enqueue_step(bool replays) {
                                 cudaMemcpyDeviceToHost, main.get()));
   }
   rank_.done.record(main);
+  if (setup_.kv_hook != nullptr) setup_.kv_hook->end_step(rank_.rank(), main);
 }
 
 void RankStep::wait() {

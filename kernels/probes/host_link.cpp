@@ -79,8 +79,8 @@ class HostLink {
 
   // `bytes` go each way that there is one.
   template <typename Enqueue>
-  void add_rate(std::string probe, std::string parameters, std::int64_t bytes, double us_share,
-                const Enqueue& enqueue) {
+  void add_rate(const std::string& probe, const std::string& parameters, std::int64_t bytes,
+                double us_share, const Enqueue& enqueue) {
     std::vector<double> rates;
     std::vector<double> times;
     for (int i = 0; i < kWarmup + kSamples; ++i) {

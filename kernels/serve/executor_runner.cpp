@@ -103,6 +103,7 @@ ExecutorRunner::ExecutorRunner(ExecutorRunnerSetup setup)
   const ExecutorSetup& executor = setup_.executor;
   if (host_tier_) {
     std::vector<const KvPool*> pools;
+    pools.reserve(static_cast<std::size_t>(executor_.num_ranks()));
     for (int rank = 0; rank < executor_.num_ranks(); ++rank) pools.push_back(&executor_.kv(rank));
     host_tier_->open(pools, executor.devices);
   }
