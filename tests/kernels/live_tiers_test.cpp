@@ -3,14 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "kernels/serve/live.h"
-#include "sim/serve/workload.h"
 #include "tests/kernels/fake_host.h"
+#include "tests/kernels/tiered_service.h"
 #include "tests/serve/fake_steps.h"
 
 namespace orrery {
@@ -18,47 +17,14 @@ namespace {
 
 using testing::CopyTiming;
 using testing::FakeHost;
+using testing::kBlockBytes;
+using testing::kPromptSeed;
+using testing::kUnitTokens;
 using testing::kVocabulary;
 using testing::RepeatedSteps;
+using testing::shared_prompts;
+using testing::tiered;
 using testing::whole_history;
-
-constexpr std::uint64_t kPromptSeed = 5;
-constexpr std::int64_t kUnitTokens = 8;
-constexpr double kBlockBytes = 1e6;
-
-// Prompts that begin alike in groups, each with a length of its own.
-Workload shared_prompts(std::int64_t num_requests, std::uint64_t seed, double rate) {
-  Workload workload =
-      open_loop(rate, 1, num_requests, {.kind = LengthKind::kUniform, .min = 1, .max = 100},
-                {.kind = LengthKind::kUniform, .min = 1, .max = 20}, seed);
-  workload.hash_block_tokens = kUnitTokens;
-  std::mt19937_64 random(seed);
-  for (Request& request : workload.requests) {
-    const std::uint64_t group = random() % 6;
-    for (std::int64_t unit = 0; unit < request.prompt_tokens / kUnitTokens; ++unit) {
-      request.block_hashes.push_back(group * 1000 + static_cast<std::uint64_t>(unit));
-    }
-  }
-  return workload;
-}
-
-ServiceConfig tiered(std::int64_t num_kv_blocks, std::int64_t num_units,
-                     TierWrite write = TierWrite::kEviction) {
-  ServiceConfig config = testing::small_service();
-  config.num_kv_blocks = num_kv_blocks;
-  config.engine.enable_prefix_caching = true;
-  if (num_units == 0) return config;
-  const double unit_bytes = 2 * kBlockBytes;  // of 2 blocks of 4 tokens
-  config.kv_tiers = {.tiers = {{.name = "host",
-                                .capacity = Bytes(unit_bytes * static_cast<double>(num_units)),
-                                .bandwidth = BytesPerSecond(1e12),
-                                .write_bandwidth = BytesPerSecond(1e12),
-                                .write = write}},
-                     .block_of_gpu = Bytes(kBlockBytes),
-                     .block = Bytes(kBlockBytes),
-                     .layers = {.all = 3, .of_stage = 3}};
-  return config;
-}
 
 struct TieredLive {
   TieredLive(const Workload& served, const ServiceConfig& given, CopyTiming timing,
