@@ -154,7 +154,10 @@ class HostTier::Lanes : private MoveLanes {
   void drop_ended() {
     while (!batches_.empty()) {
       const cudaError_t state = cudaEventQuery(batches_.front().second->get());
-      if (state == cudaErrorNotReady) return;
+      if (state == cudaErrorNotReady) {
+        static_cast<void>(cudaGetLastError());  // or the next launch would be taken to have failed
+        return;
+      }
       ORRERY_CUDA(state);
       ended_.push_back(std::move(batches_.front().second));
       batches_.pop_front();

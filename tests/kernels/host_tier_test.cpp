@@ -76,7 +76,7 @@ class StreamRunner : public StepRunner {
  private:
   std::byte* row(std::byte* pool, const SequenceTokens& of, std::int64_t position) const {
     const std::int32_t block = of.blocks.at(static_cast<std::size_t>(position / 4));
-    return pool + (block * 4 + position % 4) * 4;
+    return pool + (std::int64_t{block} * 4 + position % 4) * 4;
   }
   // All rows are written before one is read; a token that keys, values and layers do not agree on
   // is none.
