@@ -7,12 +7,12 @@
 
 namespace orrery::tool {
 
-void print_launch_probes();                 // probe_launch
-void print_trace_probes();                  // probe_trace: what tracing costs
-void print_memory_probes();                 // probe_memory: what programs hold besides buffers
-void print_machine_probes();                // probe_machine: what one kernel for all is made of
-void print_host_link_probes();              // probe_host_link: KV blocks from the host's memory and to it
-void print_all_probes();                    // and streams, synchronisation, clocks
+void print_launch_probes();     // probe_launch
+void print_trace_probes();      // probe_trace: what tracing costs
+void print_memory_probes();     // probe_memory: what programs hold besides buffers
+void print_machine_probes();    // probe_machine: what one kernel for all is made of
+void print_host_link_probes();  // probe_host_link: KV blocks from the host's memory and to it
+void print_all_probes();        // and streams, synchronisation, clocks
 void print_co_runs(std::string_view load);  // pairs with a load of that name; empty: all
 
 // What `orrery-gpu calibrate` knows of a GPU and its host besides kernels, those of the files below
