@@ -8,6 +8,7 @@
 
 #include "sim/explore/short_run.h"
 #include "sim/explore/steady_state.h"
+#include "sim/scenario/service_costs.h"
 #include "sim/serve/workload.h"
 
 namespace orrery {
@@ -53,8 +54,7 @@ bool serve_requests(const Scenario& scenario, const Workload& whole, const Workl
     outcome.error = error.message();
     return false;
   }
-  outcome.energy =
-      service_energy(scenario.machine_spec.device, num_gpus(scenario), outcome.metrics);
+  outcome.energy = service_energy(scenario, num_gpus(scenario), outcome.metrics);
   return true;
 }
 

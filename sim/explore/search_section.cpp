@@ -68,6 +68,16 @@ bool is_mesh_key(std::string_view path, std::string_view key) {
   return false;
 }
 
+// What one side has and the other has not.
+bool is_side_setting(std::string_view path) {
+  for (const std::string_view place : {"disaggregation.prefill.", "disaggregation.decode."}) {
+    if (!path.starts_with(place)) continue;
+    const std::string_view key = path.substr(place.size());
+    return key == "machine" || key == "provider" || key == "cost";
+  }
+  return false;
+}
+
 std::vector<std::int64_t> powers_of_two(std::int64_t most) {
   std::vector<std::int64_t> values;
   for (std::int64_t value = 1; value <= most; value *= 2) values.push_back(value);
@@ -89,6 +99,11 @@ class FamilyReader {
         read(scalar_node(std::string(kAuto), node.where), path + "." + std::string(key));
       }
       return;
+    }
+    if (is_side_setting(path)) {
+      fail_at(node.where, "search." + path +
+                              ": sides on machines of their own are simulated by 'orrery run' and "
+                              "not searched; expected one machine for both");
     }
     if (node.kind == YamlNode::Kind::kMap) {
       for (const YamlNode::Entry& entry : node.entries) {

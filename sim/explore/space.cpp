@@ -205,8 +205,9 @@ class SpaceBuilder {
   static void check_place(const Family& family, const YamlNode& root, const Scenario& base) {
     const YamlNode* place = root.find(family.is_disaggregated ? "disaggregation" : "placement");
     if (family.is_disaggregated) {
-      const Disaggregation sides = read_disaggregation(*place, base.model_config,
-                                                       base.precision.kv_cache, base.machine_spec);
+      const SideMachines machine{.prefill = &base.machine_spec, .decode = &base.machine_spec};
+      const Disaggregation sides =
+          read_disaggregation(*place, base.model_config, base.precision.kv_cache, machine);
       if (!held_alike(sides)) {
         fail_at(
             place->where,
@@ -330,6 +331,13 @@ void check_searchable(const Scenario& base) {
       throw std::invalid_argument(
           "found autoscaling, which is simulated by 'orrery run' and not searched; expected a "
           "placement of fixed replicas");
+    }
+  });
+  at_key(base, "disaggregation", [&] {
+    if (base.disaggregation && base.disaggregation->prefill_setting) {
+      throw std::invalid_argument(
+          "found a machine, provider or cost of one side, which 'orrery run' simulates and no "
+          "search prices; expected one machine, or orrery.sweep over plans");
     }
   });
   at_key(base, "workload", [&] {

@@ -14,12 +14,13 @@
 namespace orrery {
 
 // The machine as far as anything of it is simulated: replicas behind a router are equal and timed
-// as the first, so only its nodes, or those of both sides of a disaggregated service, are built.
-// Whole NVLink domains, in which no route or rate depends on how many there are.
+// as the first, so only its nodes, or those of both sides of a disaggregated service on one
+// machine, are built. Whole NVLink domains, in which no route or rate depends on how many there
+// are.
 MachineSpec simulated_part(const Scenario& scenario) {
   MachineSpec spec = scenario.machine_spec;
   std::int64_t needed = num_ranks(scenario.mesh);
-  if (scenario.disaggregation) {
+  if (scenario.disaggregation && !scenario.disaggregation->has_two_machines) {
     needed = num_gpus(scenario.disaggregation->prefill.placement) +
              num_gpus(scenario.disaggregation->decode.placement);
   }

@@ -113,7 +113,8 @@ LaunchMode launch_mode(const Scenario& scenario, const Batch& batch);
 
 LoweringOptions lowering_options(const Scenario& scenario);
 
-// Runs `part`; a std::invalid_argument from it becomes a ScenarioError at the top-level key `key`.
+// Runs `part`; a std::invalid_argument from it becomes a ScenarioError at the top-level key `key`,
+// at "disaggregation" one that names the side.
 template <typename Part>
 auto at_key(const Scenario& scenario, std::string_view key, Part part) {
   try {
@@ -124,7 +125,9 @@ auto at_key(const Scenario& scenario, std::string_view key, Part part) {
     const auto found = scenario.where.find(std::string(key));
     const Location& where =
         found != scenario.where.end() ? found->second : scenario.where.at(std::string());
-    fail_at(where, std::string(key) + ": " + error.what());
+    const bool is_of_side = key == "disaggregation" && !scenario.side.empty();
+    fail_at(where,
+            std::string(key) + (is_of_side ? "." + scenario.side : "") + ": " + error.what());
   }
 }
 

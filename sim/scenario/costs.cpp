@@ -7,8 +7,8 @@
 
 namespace orrery {
 
-OwnerCosts read_costs(const YamlNode& node, const OwnerCosts& before) {
-  const Reader reader(node, "cost", key_names("cost"));
+OwnerCosts read_costs(const YamlNode& node, const OwnerCosts& before, const std::string& path) {
+  const Reader reader(node, path, key_names("cost"));
   OwnerCosts costs = before;
   if (reader.has("usd_per_gpu_hour")) {
     costs.usd_per_gpu_hour = reader.number("usd_per_gpu_hour", 0, 1e6, true);
@@ -26,11 +26,12 @@ OwnerCosts read_costs(const YamlNode& node, const OwnerCosts& before) {
   return costs;
 }
 
-std::string to_yaml(const OwnerCosts& costs) {
+std::string to_yaml(const OwnerCosts& costs, const std::string& indent) {
   std::string text;
   const auto add = [&](const char* key, double value) {
     if (value > 0) {
-      text += (text.empty() ? "cost: {" : ", ") + std::string(key) + ": " + format_number(value);
+      text += (text.empty() ? indent + "cost: {" : std::string(", ")) + std::string(key) + ": " +
+              format_number(value);
     }
   };
   add("usd_per_gpu_hour", costs.usd_per_gpu_hour);

@@ -17,10 +17,11 @@ namespace orrery {
 
 // `before` with what `node` says in its place. Throws ScenarioError for values below 0 or a PUE
 // below 1, a price of electricity without a price of the GPUs (a rental price has electricity in
-// it), and a PUE without a price of electricity.
-OwnerCosts read_costs(const YamlNode& node, const OwnerCosts& before);
-// As a scenario writes it; empty where nothing is given.
-std::string to_yaml(const OwnerCosts& costs);
+// it), and a PUE without a price of electricity. `path`: of `node` in its file.
+OwnerCosts read_costs(const YamlNode& node, const OwnerCosts& before,
+                      const std::string& path = "cost");
+// As a scenario writes it, `indent` before it; empty where nothing is given.
+std::string to_yaml(const OwnerCosts& costs, const std::string& indent = {});
 
 // Of a GPU: the owner's, or the device's rental price; 0: not known.
 double usd_per_gpu_hour(const MachineSpec& machine);

@@ -8,14 +8,16 @@
 
 #include "sim/cost/csv_reader.h"
 #include "sim/parallel/kv_flows.h"
+#include "sim/scenario/machine_link.h"
 #include "sim/units/text.h"
 
 namespace orrery {
 
 namespace {
 
-Scenario side_of(const Scenario& scenario, const SidePlacement& side) {
+Scenario side_of(const Scenario& scenario, const SidePlacement& side, std::string_view name) {
   Scenario own = scenario;
+  own.side = name;
   own.replicas = side.placement.replicas;
   own.mesh = side.placement.mesh;
   own.precision.kv_cache = side.kv_cache.value_or(own.precision.kv_cache);
@@ -108,14 +110,23 @@ int gpu_of_rank(const Placement& side, int first, int rank) {
   return first + rank / dp * num_ranks(side.mesh) + rank % dp * side.mesh.tp;
 }
 
+// Of all replicas.
+int num_dp_ranks(const SidePlacement& side) {
+  return side.placement.replicas * side.placement.mesh.dp;
+}
+
 }  // namespace
 
 Scenario prefill_side(const Scenario& scenario) {
-  return side_of(scenario, scenario.disaggregation->prefill);
+  Scenario side = side_of(scenario, scenario.disaggregation->prefill, kPrefillSide);
+  if (const auto& setting = scenario.disaggregation->prefill_setting) {
+    static_cast<MachineSetting&>(side) = *setting;
+  }
+  return side;
 }
 
 Scenario decode_side(const Scenario& scenario) {
-  return side_of(scenario, scenario.disaggregation->decode);
+  return side_of(scenario, scenario.disaggregation->decode, kDecodeSide);
 }
 
 std::vector<TransferPoint> read_transfer_points(const std::filesystem::path& file, Bytes piece) {
@@ -173,11 +184,31 @@ ServedTransfers read_served_transfers(const std::filesystem::path& file) {
   }
 }
 
+namespace {
+
+// Between two machines: what the scenario says, and the networks of both.
+TransferLinks links_of_two_machines(const Scenario& scenario, const TransferLink& port) {
+  const Disaggregation& placed = *scenario.disaggregation;
+  const MachineSpec& from = prefill_setting(scenario).machine_spec;
+  const MachineSpec& to = scenario.machine_spec;
+  const auto network = link_between(from, to);
+  TransferLink link = port;
+  link.fabric = 1;
+  link.time = {.latency = placed.transfer.latency.value_or(network_latency(from, to)),
+               .rate = placed.transfer.rate ? *placed.transfer.rate : network.value().rate};
+  const std::size_t num_links = static_cast<std::size_t>(num_dp_ranks(placed.prefill)) *
+                                static_cast<std::size_t>(num_dp_ranks(placed.decode));
+  return {.links = std::vector<TransferLink>(num_links, link),
+          .source = placed.transfer.rate ? "as the scenario says"
+                                         : "slower network of " + from.name + " and " + to.name};
+}
+
+}  // namespace
+
 TransferLinks transfer_links(const Scenario& scenario, const Machine& machine, Bytes kv_block) {
   const Disaggregation& placed = *scenario.disaggregation;
   const Placement& prefill = placed.prefill.placement;
   const Placement& decode = placed.decode.placement;
-  const TransferTime measured = measured_time(scenario, piece_of(scenario, kv_block));
   double leaving = 1;
   double entering = 1;
   if (!held_alike(placed)) {
@@ -186,10 +217,14 @@ TransferLinks transfer_links(const Scenario& scenario, const Machine& machine, B
     leaving = flows.most_sent() / most;
     entering = flows.most_received() / most;
   }
+  if (placed.has_two_machines) {
+    return links_of_two_machines(scenario, {.leaving = leaving, .entering = entering});
+  }
+  const TransferTime measured = measured_time(scenario, piece_of(scenario, kv_block));
   TransferLinks found;
   std::set<std::string> sources;
-  for (int p = 0; p < prefill.replicas * prefill.mesh.dp; ++p) {
-    for (int d = 0; d < decode.replicas * decode.mesh.dp; ++d) {
+  for (int p = 0; p < num_dp_ranks(placed.prefill); ++p) {
+    for (int d = 0; d < num_dp_ranks(placed.decode); ++d) {
       const int from = gpu_of_rank(prefill, 0, p);
       const int to = gpu_of_rank(decode, num_gpus(prefill), d);
       const bool is_nvlink = machine.nvlink_domain_of(from) == machine.nvlink_domain_of(to);

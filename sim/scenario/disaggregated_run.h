@@ -15,7 +15,8 @@
 
 namespace orrery {
 
-// `scenario`, which is disaggregated, with the replicas, the mesh and the engine of one side.
+// `scenario`, which is disaggregated, with the machine, the replicas, the mesh and the engine of
+// one side.
 Scenario prefill_side(const Scenario& scenario);
 Scenario decode_side(const Scenario& scenario);
 
@@ -38,12 +39,14 @@ ServedTransfers read_served_transfers(const std::filesystem::path& file);
 // first. Between GPUs of one NVLink domain a transfer takes the time measured on the machine, where
 // there is one, else the route's latency and bytes over its narrowest link;
 // `disaggregation.transfer` replaces either. Sides that split the model unlike take the ports of
-// one of them less than whole.
+// one of them less than whole. Between two machines a transfer takes what `disaggregation.transfer`
+// says, else the lower rate and the longer latency of their networks (machine_link.h).
 struct TransferLinks {
   std::vector<TransferLink> links;
   std::string source;
 };
-// `kv_block`: bytes of one block on one rank of the decode side.
+// `machine`: that of both sides, not asked where they have two. `kv_block`: bytes of one block on
+// one rank of the decode side.
 TransferLinks transfer_links(const Scenario& scenario, const Machine& machine, Bytes kv_block);
 
 // One KV block on its way: bytes on the GPU that sends or receives most, and of all GPUs.

@@ -26,6 +26,8 @@
 
 namespace orrery {
 
+inline constexpr const char* kDefaultProfile = "vllm";
+
 // Time of kernels in steps of the engine against their times alone, by launch mode, MoE kernels
 // of eager steps apart: CostOptions::kernel_time.
 struct KernelTimes {

@@ -91,14 +91,14 @@ void check_changes(const Reader& root, const Scenario& scenario) {
 
 // Which slots the ranks of each mesh hold.
 void place_experts(Scenario& scenario) {
-  const auto place = [&](Mesh& mesh) {
+  const auto place = [&](Mesh& mesh, const MachineSetting& setting) {
     mesh.expert_load = slot_load(scenario.expert_shares, scenario.moe, scenario.model_config, mesh,
-                                 scenario.machine_spec.gpus_per_node);
+                                 setting.machine_spec.gpus_per_node);
   };
-  place(scenario.mesh);
+  place(scenario.mesh, scenario);
   if (scenario.disaggregation) {
-    place(scenario.disaggregation->prefill.placement.mesh);
-    place(scenario.disaggregation->decode.placement.mesh);
+    place(scenario.disaggregation->prefill.placement.mesh, prefill_setting(scenario));
+    place(scenario.disaggregation->decode.placement.mesh, scenario);
   }
 }
 

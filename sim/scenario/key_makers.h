@@ -73,6 +73,11 @@ inline Key needed(Key made) {
   return made;
 }
 
+inline Key needed_without(std::string_view other, Key made) {
+  made.unless = other;
+  return needed(std::move(made));
+}
+
 inline Names all_names(std::span<const std::string_view> names) {
   return {names.begin(), names.end()};
 }

@@ -167,13 +167,24 @@ std::vector<Section> model_sections() {
   };
 }
 
+Key machine_key(std::string_view about) {
+  return or_part(key(Kind::kText, "machine", about), {"scenario_machine"});
+}
+
+Key provider_key(std::string_view about) { return key(Kind::kText, "provider", about); }
+
 std::vector<Section> placed_sections() {
   std::vector<Key> side = joined(
       placement_keys(),
       {whole("max_num_seqs", "as in engine, of this side", 1, kBillion),
        whole("max_num_batched_tokens", "as in engine, of this side", 1, kBillion),
        number("gpu_memory_utilization", "as in engine, of this side", 0, 1, /*is_above=*/true),
-       choice("kv_cache", texts_until(DType::kInt32), "format of keys and values on this side")});
+       choice("kv_cache", texts_until(DType::kInt32), "format of keys and values on this side"),
+       machine_key(
+           "one of its own, GPUs of another kind; without it the scenario's, with the other "
+           "side unless that has one"),
+       provider_key("as in the scenario, of this side"),
+       part("cost", {"cost"}, "as in the scenario, of this side")});
   return {
       {"scenario_machine",
        {needed(key(Kind::kText, "name", "a name of 'orrery machines', or a path")),
@@ -185,7 +196,9 @@ std::vector<Section> placed_sections() {
         part("transfer", {"transfer"}, "how KV blocks move between them")}},
       {"side", std::move(side)},
       {"transfer",
-       {key(Kind::kDataRate, "rate", "instead of what is measured, or the links' rate"),
+       {key(Kind::kDataRate, "rate",
+            "instead of what is measured, or the links' rate; needed between two machines unless "
+            "both have a network"),
         key(Kind::kTime, "latency", "likewise"),
         key(Kind::kBoolean, "layerwise", "layers move while those behind them are computed",
             "false")}},
@@ -362,11 +375,9 @@ Section scenario_section() {
            needed(or_part(key(Kind::kText, "model",
                               "what is served: a name of 'orrery models', a path, or a hub id"),
                           {"model"})),
-           needed(or_part(key(Kind::kText, "machine", "a name of 'orrery machines', or a path"),
-                          {"scenario_machine"})),
-           key(Kind::kText, "provider",
-               "whose kernel tables: a name of 'orrery providers', a path, or "
-               "none; left out, the newest of the engine's"),
+           needed_without("disaggregation", machine_key("a name of 'orrery machines', or a path")),
+           provider_key("whose kernel tables: a name of 'orrery providers', a path, or "
+                        "none; left out, the newest of the engine's"),
            part("placement", {"placement"}, "replicas and how each is spread over GPUs"),
            part("disaggregation", {"disaggregation"}, "prefill and decode on GPUs of their own"),
            part("autoscaling", {"autoscaling"}, "replicas that come and go with the load"),
@@ -473,6 +484,11 @@ const Key* find_key(const Section& section, std::string_view name) {
   return found == section.keys.end() ? nullptr : &*found;
 }
 
+bool is_missing(const YamlNode& node, const Key& key) {
+  const bool is_replaced = !key.unless.empty() && node.find(key.unless) != nullptr;
+  return key.is_required && node.find(key.name) == nullptr && !is_replaced;
+}
+
 bool is_open(const Section& section) { return std::ranges::any_of(section.keys, &Key::is_pattern); }
 
 // How many keys are not as in the section.
@@ -480,9 +496,8 @@ std::ptrdiff_t num_other(const YamlNode& node, const Section& section) {
   const auto unknown = std::ranges::count_if(node.entries, [&](const YamlNode::Entry& entry) {
     return find_key(section, entry.key) == nullptr;
   });
-  return unknown + std::ranges::count_if(section.keys, [&](const Key& key) {
-           return key.is_required && node.find(key.name) == nullptr;
-         });
+  return unknown +
+         std::ranges::count_if(section.keys, [&](const Key& key) { return is_missing(node, key); });
 }
 
 void find_problems(const YamlNode& node, const std::string& path, const Section& section,
@@ -517,7 +532,7 @@ void find_problems(const YamlNode& node, const std::string& path, const Section&
   int num_missing = 0;
   for (const Key& key : section.keys) {
     known.push_back(key.name);
-    if (!key.is_required || node.find(key.name) != nullptr) continue;
+    if (!is_missing(node, key)) continue;
     missing += (num_missing++ == 0 ? "'" : ", '") + std::string(key.name) + "'";
   }
   for (const YamlNode::Entry& entry : node.entries) {

@@ -44,7 +44,8 @@ struct Key {
   std::vector<std::string_view> sections = {};  // of kSection: one of these
   bool is_list = false;
   bool is_required = false;
-  bool is_pattern = false;  // `name` is a regular expression of names
+  bool is_pattern = false;       // `name` is a regular expression of names
+  std::string_view unless = {};  // is_required where this key is not there
 };
 
 struct Section {

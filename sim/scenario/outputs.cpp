@@ -6,8 +6,10 @@
 #include <stdexcept>
 
 #include "sim/scenario/costs.h"
+#include "sim/scenario/disaggregated_run.h"
 #include "sim/scenario/metrics_json.h"
 #include "sim/scenario/provenance.h"
+#include "sim/scenario/service_costs.h"
 #include "sim/serve/phases.h"
 #include "sim/serve/records_csv.h"
 
@@ -77,22 +79,81 @@ Json side_json(const SideMetrics& side, const Placement& placement, const Memory
       {"memory_per_gpu", memory_json(memory)}};
 }
 
+Json energy_json(const std::optional<ServiceEnergy>& energy, const std::string& basis) {
+  if (!energy) return nullptr;
+  return {{"j", energy->all.value()},
+          {"j_per_output_token", energy->per_output_token.value()},
+          {"j_per_request", energy->per_request.value()},
+          {"mean_w_per_gpu", energy->per_gpu.value()},
+          {"error", energy->error},
+          {"basis", basis}};
+}
+
+// Whose kernel tables answered, and how near to the provider and device asked for they are.
+Json tables_json(const std::vector<TableUse>& tables) {
+  Json list = Json::array();
+  for (const TableUse& use : tables) {
+    list.push_back({{"provider", use.provider},
+                    {"device", use.device},
+                    {"origin", to_text(use.origin)},
+                    {"kernels", use.kernels}});
+  }
+  return list;
+}
+
+Json usd_json(double usd) { return usd > 0 ? Json(usd) : Json(nullptr); }
+
+// Of a side whose machine, provider or price is its own: what is on it, and what it takes.
+void add_setting(const Scenario& side, const SideMetrics& own, const std::vector<TableUse>& tables,
+                 const ServingMetrics& metrics, Json& json) {
+  const Device& device = side.machine_spec.device;
+  json["machine"] = side.machine_spec.name;
+  json["device"] = device.name;
+  json["provider"] = side.provider;
+  json["usd_per_hour"] =
+      usd_json(usd_per_gpu_hour(side.machine_spec) * side.replicas * num_ranks(side.mesh));
+  json["energy"] = energy_json(side_energy(side, own, metrics), energy_basis(device));
+  json["tables"] = tables_json(tables);
+}
+
+// Of the output tokens of a service that goes on as it did.
+Json usd_per_million_tokens(const RunResult& result) {
+  constexpr double kMillion = 1e6;
+  const double tokens_per_s = result.service.metrics.output_tokens_per_s;
+  const double usd = usd_per_hour(result.scenario);
+  return usd_json(tokens_per_s > 0 ? usd / kSecondsPerHour / tokens_per_s * kMillion : 0);
+}
+
 // "prefill" and "decode" as sides, and the transfers between them.
 Json disaggregation_json(const RunResult& result) {
   const DisaggregationMetrics& metrics = *result.service.metrics.disaggregation;
   const Disaggregation& placed = *result.scenario.disaggregation;
-  return {{"prefill", side_json(metrics.prefill, placed.prefill.placement,
-                                result.disaggregated->prefill_memory)},
-          {"decode", side_json(metrics.decode, placed.decode.placement, result.memory)},
-          {"transfer",
-           {{"count", metrics.num_transfers},
-            {"bytes", metrics.transferred.value()},
-            {"source", result.disaggregated->transfer_source},
-            {"time_s", quantiles_json(metrics.transfer_s)},
-            {"wait_s", quantiles_json(metrics.wait_s)},
-            {"second_token_s", quantiles_json(metrics.second_token_s)},
-            {"exposed_s", quantiles_json(metrics.exposed_s)},
-            {"exposed_share", metrics.exposed_share}}}};
+  Json prefill =
+      side_json(metrics.prefill, placed.prefill.placement, result.disaggregated->prefill_memory);
+  Json decode = side_json(metrics.decode, placed.decode.placement, result.memory);
+  Json cost = Json::object();
+  if (placed.prefill_setting) {
+    const ServingMetrics& all = result.service.metrics;
+    add_setting(prefill_side(result.scenario), metrics.prefill,
+                result.disaggregated->prefill_tables, all, prefill);
+    add_setting(decode_side(result.scenario), metrics.decode, result.disaggregated->decode_tables,
+                all, decode);
+    cost = {{"usd_per_hour", usd_json(usd_per_hour(result.scenario))},
+            {"usd_per_million_output_tokens", usd_per_million_tokens(result)}};
+  }
+  Json json = {{"prefill", std::move(prefill)},
+               {"decode", std::move(decode)},
+               {"transfer",
+                {{"count", metrics.num_transfers},
+                 {"bytes", metrics.transferred.value()},
+                 {"source", result.disaggregated->transfer_source},
+                 {"time_s", quantiles_json(metrics.transfer_s)},
+                 {"wait_s", quantiles_json(metrics.wait_s)},
+                 {"second_token_s", quantiles_json(metrics.second_token_s)},
+                 {"exposed_s", quantiles_json(metrics.exposed_s)},
+                 {"exposed_share", metrics.exposed_share}}}};
+  json.update(cost);
+  return json;
 }
 
 // Data-parallel ranks of one replica that wait for each other.
@@ -208,38 +269,27 @@ Json autoscaling_json(const RunResult& result) {
 }
 
 Json energy_json(const RunResult& result) {
-  const Device& device = result.scenario.machine_spec.device;
-  const auto energy = service_energy(device, mean_gpus(result), result.service.metrics);
-  if (!energy) return nullptr;
-  return {{"j", energy->all.value()},
-          {"j_per_output_token", energy->per_output_token.value()},
-          {"j_per_request", energy->per_request.value()},
-          {"mean_w_per_gpu", energy->per_gpu.value()},
-          {"error", energy->error},
-          {"basis", energy_basis(device)}};
+  return energy_json(service_energy(result.scenario, mean_gpus(result), result.service.metrics),
+                     energy_basis(result.scenario));
 }
 
-// Whose kernel tables answered, and how near to the provider and device asked for they are.
-Json tables_json(const std::vector<TableUse>& tables) {
-  Json list = Json::array();
-  for (const TableUse& use : tables) {
-    list.push_back({{"provider", use.provider},
-                    {"device", use.device},
-                    {"origin", to_text(use.origin)},
-                    {"kernels", use.kernels}});
-  }
-  return list;
+// One, or those of both sides: "h100-sxm + h200-sxm".
+std::string devices_of(const Scenario& scenario) {
+  const std::string& device = scenario.machine_spec.device.name;
+  if (!scenario.disaggregation) return device;
+  const std::string& prefill = prefill_setting(scenario).machine_spec.device.name;
+  return prefill == device ? device : prefill + " + " + device;
 }
 
 // Nodes that one replica takes, the larger kind of a disaggregated service.
 std::int64_t nodes_per_replica(const Scenario& scenario) {
-  const auto nodes = [&](const Mesh& mesh) {
-    const int per_node = scenario.machine_spec.gpus_per_node;
+  const auto nodes = [](const Mesh& mesh, const MachineSetting& setting) {
+    const int per_node = setting.machine_spec.gpus_per_node;
     return (num_ranks(mesh) + per_node - 1) / per_node;
   };
-  if (!scenario.disaggregation) return nodes(scenario.mesh);
-  return std::max(nodes(scenario.disaggregation->prefill.placement.mesh),
-                  nodes(scenario.disaggregation->decode.placement.mesh));
+  if (!scenario.disaggregation) return nodes(scenario.mesh, scenario);
+  return std::max(nodes(scenario.disaggregation->prefill.placement.mesh, prefill_setting(scenario)),
+                  nodes(scenario.disaggregation->decode.placement.mesh, scenario));
 }
 
 // How long the service filled and emptied, and how many requests the figures leave out.
@@ -308,7 +358,7 @@ std::string summary_json(const RunResult& result) {
                   {"phases", phases_json(result)},
                   {"energy", energy_json(result)},
                   {"num_gpus", result.num_gpus},
-                  {"device", result.scenario.machine_spec.device.name},
+                  {"device", devices_of(result.scenario)},
                   {"nodes_per_replica", nodes_per_replica(result.scenario)},
                   {"tables", tables_json(result.tables_used)},
                   {"memory_per_gpu", memory_json(result.memory)},

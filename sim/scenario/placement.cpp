@@ -9,7 +9,10 @@
 #include <vector>
 
 #include "sim/scenario/config_keys.h"
+#include "sim/scenario/costs.h"
 #include "sim/scenario/keys.h"
+#include "sim/scenario/machine_link.h"
+#include "sim/scenario/workload.h"
 #include "sim/units/text.h"
 
 namespace orrery {
@@ -115,13 +118,67 @@ std::int64_t gpus_of(const Placement& placement) {
   return std::int64_t{placement.replicas} * num_ranks(placement.mesh);
 }
 
+// A placement that needs more GPUs than a machine has.
+void check_fits(const Location& where, const std::string& name, const Placement& placement,
+                const MachineSpec& machine) {
+  const std::int64_t gpus = gpus_of(placement);
+  if (gpus <= machine.num_gpus) return;
+  fail_at(where, name + ": needs " + std::to_string(gpus) + " GPUs (" +
+                     std::to_string(placement.replicas) + " replicas of " +
+                     std::to_string(num_ranks(placement.mesh)) + "); machine " + machine.name +
+                     " has " + std::to_string(machine.num_gpus));
+}
+
+void check_gpus(const Location& where, const Disaggregation& placed, const SideMachines& machines) {
+  if (machines.are_two) {
+    check_fits(where, "disaggregation.prefill", placed.prefill.placement, *machines.prefill);
+    check_fits(where, "disaggregation.decode", placed.decode.placement, *machines.decode);
+    return;
+  }
+  const MachineSpec& machine = *machines.decode;
+  const std::int64_t for_prefill = gpus_of(placed.prefill.placement);
+  const std::int64_t for_decode = gpus_of(placed.decode.placement);
+  if (for_prefill + for_decode > machine.num_gpus) {
+    fail_at(where, "disaggregation: needs " + std::to_string(for_prefill + for_decode) +
+                       " GPUs (prefill " + std::to_string(for_prefill) + ", decode " +
+                       std::to_string(for_decode) + "); machine " + machine.name + " has " +
+                       std::to_string(machine.num_gpus));
+  }
+}
+
+// Two machines between which nothing says how fast KV blocks move.
+void check_link(const Location& where, const SideMachines& machines) {
+  std::vector<std::string> without;
+  for (const MachineSpec* machine : {machines.prefill, machines.decode}) {
+    if (!network_of(*machine)) without.push_back(machine->name);
+  }
+  if (without.empty()) return;
+  const bool is_one = without.front() == without.back();
+  fail_at(where, "disaggregation: prefill is on " + machines.prefill->name + " and decode on " +
+                     machines.decode->name +
+                     ", machines of their own, and no link between them is known, since " +
+                     (is_one ? without.front() + " has"
+                             : without.front() + " and " + without.back() + " have") +
+                     " no network; expected disaggregation.transfer: {rate: 50 GB/s} or whatever "
+                     "it is, or clusters (orrery machines)");
+}
+
 std::string mesh_yaml(const Placement& placement, const std::string& indent) {
   return "\n" + indent + "replicas: " + std::to_string(placement.replicas) +
          config_yaml(mesh_fields(), placement.mesh, indent);
 }
 
-std::string side_yaml(const SidePlacement& side, std::string_view name) {
-  std::string text = "  " + std::string(name) + ":" + mesh_yaml(side.placement, "    ");
+// `setting`: null where the scenario says it for both.
+std::string side_yaml(const SidePlacement& side, std::string_view name,
+                      const MachineSetting* setting, bool is_apart) {
+  std::string text = "  " + std::string(name) + ":";
+  if (setting != nullptr) {
+    if (is_apart) text += "\n" + machine_yaml(*setting, "    ");
+    text += "\n" + provider_yaml(*setting, "    ");
+    const std::string costs = to_yaml(setting->machine_spec.costs, "\n    ");
+    text += costs.substr(0, costs.find_last_of('}') + 1);
+  }
+  text += mesh_yaml(side.placement, "    ");
   if (side.max_num_seqs) {
     text += "\n    max_num_seqs: " + std::to_string(*side.max_num_seqs);
   }
@@ -140,14 +197,8 @@ std::string side_yaml(const SidePlacement& side, std::string_view name) {
 Placement read_placement(const YamlNode& node, const ModelConfig& model,
                          const MachineSpec& machine) {
   const Reader reader(node, "placement", key_names("placement"));
-  const Placement placement = read_mesh(reader, "placement", model);
-  const std::int64_t gpus = gpus_of(placement);
-  if (gpus > machine.num_gpus) {
-    fail_at(node.where, "placement: needs " + std::to_string(gpus) + " GPUs (" +
-                            std::to_string(placement.replicas) + " replicas of " +
-                            std::to_string(num_ranks(placement.mesh)) + "); machine " +
-                            machine.name + " has " + std::to_string(machine.num_gpus));
-  }
+  Placement placement = read_mesh(reader, "placement", model);
+  check_fits(node.where, "placement", placement, machine);
   return placement;
 }
 
@@ -159,7 +210,7 @@ bool held_alike(const Disaggregation& disaggregation) {
 }
 
 Disaggregation read_disaggregation(const YamlNode& node, const ModelConfig& model, DType kv_cache,
-                                   const MachineSpec& machine) {
+                                   const SideMachines& machines) {
   const Reader reader(node, "disaggregation", key_names("disaggregation"));
   Disaggregation found;
   found.prefill = read_side(reader.at("prefill"), "disaggregation.prefill", model, kv_cache);
@@ -174,15 +225,10 @@ Disaggregation read_disaggregation(const YamlNode& node, const ModelConfig& mode
     }
     if (transfer.has("layerwise")) found.transfer.layerwise = transfer.boolean("layerwise");
   }
+  found.has_two_machines = machines.are_two;
   check_resharding(reader.at("decode").where, found, model);
-  const std::int64_t for_prefill = gpus_of(found.prefill.placement);
-  const std::int64_t for_decode = gpus_of(found.decode.placement);
-  if (for_prefill + for_decode > machine.num_gpus) {
-    fail_at(node.where, "disaggregation: needs " + std::to_string(for_prefill + for_decode) +
-                            " GPUs (prefill " + std::to_string(for_prefill) + ", decode " +
-                            std::to_string(for_decode) + "); machine " + machine.name + " has " +
-                            std::to_string(machine.num_gpus));
-  }
+  check_gpus(node.where, found, machines);
+  if (machines.are_two && !found.transfer.rate) check_link(node.where, machines);
   return found;
 }
 
@@ -190,9 +236,22 @@ std::string to_yaml(const Placement& placement) {
   return "placement:" + mesh_yaml(placement, "  ") + "\n";
 }
 
-std::string to_yaml(const Disaggregation& disaggregation) {
-  std::string text = "disaggregation:\n" + side_yaml(disaggregation.prefill, "prefill") +
-                     side_yaml(disaggregation.decode, "decode");
+std::string machine_yaml(const MachineSetting& setting, const std::string& indent) {
+  return indent + "machine: {name: " + quoted_yaml(setting.machine) +
+         ", num_gpus: " + std::to_string(setting.machine_spec.num_gpus) + "}";
+}
+
+std::string provider_yaml(const MachineSetting& setting, const std::string& indent) {
+  return indent + "provider: " + quoted_yaml(setting.provider);
+}
+
+std::string to_yaml(const Disaggregation& disaggregation, const MachineSetting& decode) {
+  const std::optional<MachineSetting>& prefill = disaggregation.prefill_setting;
+  const bool is_apart = disaggregation.has_two_machines;
+  std::string text =
+      "disaggregation:\n" +
+      side_yaml(disaggregation.prefill, kPrefillSide, prefill ? &*prefill : nullptr, is_apart) +
+      side_yaml(disaggregation.decode, kDecodeSide, prefill ? &decode : nullptr, is_apart);
   const TransferSpec& transfer = disaggregation.transfer;
   if (transfer.rate || transfer.latency || transfer.layerwise) {
     text += "  transfer:\n";

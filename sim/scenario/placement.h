@@ -11,6 +11,7 @@
 #include "sim/machine/machine.h"
 #include "sim/model/model.h"
 #include "sim/parallel/parallel.h"
+#include "sim/scenario/machine_setting.h"
 #include "sim/scenario/reader.h"
 #include "sim/serve/serve.h"
 #include "sim/units/units.h"
@@ -42,22 +43,38 @@ struct Disaggregation {
   SidePlacement prefill;
   SidePlacement decode;
   TransferSpec transfer;
+  // Where a side names a machine, a provider or a price: the prefill side's. The decode side's is
+  // the scenario's.
+  std::optional<MachineSetting> prefill_setting;
+  bool has_two_machines = false;  // the sides' GPUs are from machines of their own
+  std::string unused_machine;     // that the scenario names beside those of both sides
+};
+
+// The machines that sides have their GPUs from.
+struct SideMachines {
+  const MachineSpec* prefill = nullptr;
+  const MachineSpec* decode = nullptr;
+  bool are_two = false;  // else both are the same one
 };
 
 // Whether ranks of both sides hold the same layers and heads of a KV cache, in the same format.
 [[nodiscard]] bool held_alike(const Disaggregation& disaggregation);
 
-// Throw ScenarioError: keys and values, a mesh that cannot hold the model, more GPUs than the
-// machine has, and sides that hold KV caches unlike which cannot be re-sharded. `kv_cache`: the
-// model's format of them.
+// Throw ScenarioError: keys and values, a mesh that cannot hold the model, more GPUs than a
+// machine has, sides that hold KV caches unlike which cannot be re-sharded, and two machines
+// without a link that is known or said. `kv_cache`: the model's format of them.
 Placement read_placement(const YamlNode& node, const ModelConfig& model,
                          const MachineSpec& machine);
 Disaggregation read_disaggregation(const YamlNode& node, const ModelConfig& model, DType kv_cache,
-                                   const MachineSpec& machine);
+                                   const SideMachines& machines);
 
-// "placement:" and "disaggregation:" with every key, for resolved scenarios.
+// "placement:" and "disaggregation:" with every key, for resolved scenarios. `decode`: the decode
+// side's setting, which is written where prefill has one of its own.
 std::string to_yaml(const Placement& placement);
-std::string to_yaml(const Disaggregation& disaggregation);
+std::string to_yaml(const Disaggregation& disaggregation, const MachineSetting& decode);
+// "machine: {...}" and "provider: ...", each in a line behind `indent`.
+std::string machine_yaml(const MachineSetting& setting, const std::string& indent);
+std::string provider_yaml(const MachineSetting& setting, const std::string& indent);
 
 // `engine` with the limits of `side`.
 EngineConfig engine_of(const SidePlacement& side, EngineConfig engine);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include "sim/scenario/reader.h"
@@ -61,31 +62,40 @@ std::vector<std::pair<std::string, std::string>> provenance(const Scenario& scen
   add("orrery_version", ORRERY_VERSION);
   add("revision", revision(scenario.paths.root));
   add("precision", to_text(scenario.precision) + " (" + scenario.precision_source + ")");
-  add("provider", scenario.provider);
+  const bool has_sides = scenario.disaggregation && scenario.disaggregation->prefill_setting;
+  const std::string& prefill = has_sides ? prefill_setting(scenario).provider : scenario.provider;
+  add("provider", prefill == scenario.provider ? prefill : prefill + " + " + scenario.provider);
   std::string used;
   for (const TableUse& use : tables) {
     used += (used.empty() ? "" : "; ") + to_text(use);
   }
   add("kernel_tables", used);
-  if (scenario.kernel_tables.empty()) return found;
-  const std::filesystem::path meta = scenario.kernel_tables.front().path / "meta.yaml";
-  if (!std::filesystem::exists(meta)) return found;
-  const YamlNode node = read_yaml(meta);
-  for (const char* key : {"source_repository", "licence", "copyright"}) {
-    const YamlNode* value = node.find(key);
-    if (value != nullptr) add(std::string("tables_") + key, value->scalar);
-  }
+  const auto add_sources = [&](const MachineSetting& setting, const std::string& prefix) {
+    if (setting.kernel_tables.empty()) return;
+    const std::filesystem::path meta = setting.kernel_tables.front().path / "meta.yaml";
+    if (!std::filesystem::exists(meta)) return;
+    const YamlNode node = read_yaml(meta);
+    for (const char* key : {"source_repository", "licence", "copyright"}) {
+      const YamlNode* value = node.find(key);
+      if (value != nullptr) add(prefix + key, value->scalar);
+    }
+  };
+  add_sources(scenario, "tables_");
+  if (has_sides) add_sources(prefill_setting(scenario), "prefill_tables_");
   return found;
 }
 
 std::vector<TableMeasurement> table_measurements(const Scenario& scenario,
                                                  std::span<const TableUse> tables) {
   std::vector<TableMeasurement> found;
+  std::vector<KernelDirectory> directories = scenario.kernel_tables;
+  if (scenario.disaggregation) {
+    std::ranges::copy(prefill_setting(scenario).kernel_tables, std::back_inserter(directories));
+  }
   for (const TableUse& use : tables) {
-    const auto directory =
-        std::ranges::find_if(scenario.kernel_tables, [&](const KernelDirectory& candidate) {
-          return candidate.provider == use.provider && candidate.device.name == use.device;
-        });
+    const auto directory = std::ranges::find_if(directories, [&](const KernelDirectory& candidate) {
+      return candidate.provider == use.provider && candidate.device.name == use.device;
+    });
     YamlNode meta;
     if (const auto file = directory->path / "meta.yaml"; std::filesystem::exists(file)) {
       meta = read_yaml(file);

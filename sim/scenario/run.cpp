@@ -30,6 +30,66 @@ std::string joined(const std::vector<std::string>& texts) {
   return text;
 }
 
+// Of what runs on one machine: a whole scenario that is not disaggregated, or a side.
+std::vector<std::string> warnings_of_machine(const Scenario& scenario) {
+  std::vector<std::string> warnings;
+  if (scenario.is_provider_chosen) {
+    warnings.push_back("provider " + scenario.provider + " is chosen, for " + scenario.profile +
+                       " on " + scenario.machine_spec.device.name + "; the scenario names none");
+  }
+  if (scenario.kernel_tables.empty()) {
+    warnings.emplace_back(
+        "provider none: every kernel stands on its roofline and every collective on the rates of "
+        "links, none is measured");
+  }
+  const auto other = std::ranges::find_if(scenario.kernel_tables, [&](const auto& tables) {
+    return tables.device.name == scenario.machine_spec.device.name &&
+           !differences(tables.device, scenario.machine_spec.device).empty();
+  });
+  if (other != scenario.kernel_tables.end()) {
+    warnings.push_back("tables of " + other->device.name +
+                       " were measured on another device: times are moved to " +
+                       joined(differences(other->device, scenario.machine_spec.device)));
+  }
+  return warnings;
+}
+
+std::vector<std::string> warnings_of_collectives(const Scenario& scenario) {
+  const auto& collectives = scenario.collective_tables;
+  if (num_ranks(scenario.mesh) == 1 || collectives.empty()) return {};
+  const CollectiveDirectory& nearest = collectives.front();
+  if (!nearest.differences.empty()) {
+    return {"collectives of " + nearest.machine +
+            " were measured on other links: " + joined(nearest.differences) +
+            "; a rate scales the part of their times that grows with bytes, a latency "
+            "has no effect on them"};
+  }
+  if (nearest.is_own) return {};
+  return {"no collectives are measured on " + scenario.machine_spec.name +
+          ": within a node those of " + nearest.machine + " stand in, scaled to its NVLink rate"};
+}
+
+// `warn` of the scenario; where the sides have settings of their own of each of them, which the
+// text names unless both are warned alike.
+template <typename Warn>
+void warn_of_sides(const Scenario& scenario, std::vector<std::string>& warnings, Warn warn) {
+  if (!scenario.disaggregation || !scenario.disaggregation->prefill_setting) {
+    std::ranges::move(warn(scenario), std::back_inserter(warnings));
+    return;
+  }
+  const std::vector<std::string> prefill = warn(prefill_side(scenario));
+  const std::vector<std::string> decode = warn(decode_side(scenario));
+  const auto add = [&](const auto& texts, const auto& others, std::string_view side) {
+    for (const std::string& text : texts) {
+      const bool is_of_both = std::ranges::find(others, text) != others.end();
+      if (is_of_both && side == kDecodeSide) continue;
+      warnings.push_back((is_of_both ? "" : std::string(side) + ": ") + text);
+    }
+  };
+  add(prefill, decode, kPrefillSide);
+  add(decode, prefill, kDecodeSide);
+}
+
 // What the reader of a result should know besides its numbers.
 std::vector<std::string> warnings_of(const Scenario& scenario) {
   std::vector<std::string> warnings;
@@ -54,23 +114,10 @@ std::vector<std::string> warnings_of(const Scenario& scenario) {
                        " is more than the " + std::to_string(positions) +
                        " positions that the model was trained for");
   }
-  if (scenario.is_provider_chosen) {
-    warnings.push_back("provider " + scenario.provider + " is chosen, for " + scenario.profile +
-                       " on " + scenario.machine_spec.device.name + "; the scenario names none");
-  }
-  if (scenario.kernel_tables.empty()) {
-    warnings.emplace_back(
-        "provider none: every kernel stands on its roofline and every collective on the rates of "
-        "links, none is measured");
-  }
-  const auto other = std::ranges::find_if(scenario.kernel_tables, [&](const auto& tables) {
-    return tables.device.name == scenario.machine_spec.device.name &&
-           !differences(tables.device, scenario.machine_spec.device).empty();
-  });
-  if (other != scenario.kernel_tables.end()) {
-    warnings.push_back("tables of " + other->device.name +
-                       " were measured on another device: times are moved to " +
-                       joined(differences(other->device, scenario.machine_spec.device)));
+  warn_of_sides(scenario, warnings, warnings_of_machine);
+  if (scenario.disaggregation && !scenario.disaggregation->unused_machine.empty()) {
+    warnings.push_back("machine " + scenario.disaggregation->unused_machine +
+                       " is passed over: prefill and decode name machines of their own");
   }
   if (scenario.disaggregation && scenario.router != decode_router(scenario.router)) {
     warnings.push_back("router " + std::string(to_text(scenario.router)) +
@@ -82,17 +129,7 @@ std::vector<std::string> warnings_of(const Scenario& scenario) {
         "search is passed over: this is the scenario's own plan; orrery explore searches for one");
   }
   std::ranges::move(warnings_of(scenario.workload), std::back_inserter(warnings));
-  const auto& collectives = scenario.collective_tables;
-  if (ranks > 1 && !collectives.empty() && !collectives.front().differences.empty()) {
-    warnings.push_back("collectives of " + collectives.front().machine +
-                       " were measured on other links: " + joined(collectives.front().differences) +
-                       "; a rate scales the part of their times that grows with bytes, a latency "
-                       "has no effect on them");
-  } else if (ranks > 1 && !collectives.empty() && !collectives.front().is_own) {
-    warnings.push_back("no collectives are measured on " + scenario.machine_spec.name +
-                       ": within a node those of " + collectives.front().machine +
-                       " stand in, scaled to its NVLink rate");
-  }
+  warn_of_sides(scenario, warnings, warnings_of_collectives);
   return warnings;
 }
 
@@ -116,24 +153,34 @@ std::vector<TableUse> together(std::vector<TableUse> uses, const std::vector<Tab
 }
 
 // Which tables answered instead of the provider's own of this device.
-void warn_of_stand_ins(RunResult& result) {
+std::vector<std::string> stand_ins(const Scenario& scenario, const std::vector<TableUse>& used) {
   const std::string own =
-      result.scenario.provider + " has no rows on " + result.scenario.machine_spec.device.name;
-  for (const TableUse& use : result.tables_used) {
-    const bool is_edited = use.provider == result.scenario.provider &&
-                           use.device == result.scenario.machine_spec.device.name;
+      scenario.provider + " has no rows on " + scenario.machine_spec.device.name;
+  std::vector<std::string> warnings;
+  for (const TableUse& use : used) {
+    const bool is_edited =
+        use.provider == scenario.provider && use.device == scenario.machine_spec.device.name;
     if (use.origin != Origin::kOwn && !is_edited) {
-      result.warnings.push_back(own + " for some calls: " + to_text(use));
+      warnings.push_back(own + " for some calls: " + to_text(use));
     }
   }
+  return warnings;
+}
+
+void warn_of_stand_ins(RunResult& result) {
+  warn_of_sides(result.scenario, result.warnings, [&](const Scenario& side) {
+    const bool has_own = result.disaggregated && result.scenario.disaggregation->prefill_setting;
+    if (!has_own) return stand_ins(side, result.tables_used);
+    const DisaggregatedRun& run = *result.disaggregated;
+    return stand_ins(side, side.side == kPrefillSide ? run.prefill_tables : run.decode_tables);
+  });
 }
 
 // Which collectives the tables of the machine, or of the nearest that has some, do not have.
-void warn_of_unmeasured(const ServiceModel& model, RunResult& result) {
-  const Scenario& scenario = result.scenario;
+std::vector<std::string> unmeasured_of(const Scenario& scenario,
+                                       const std::vector<const StepModel*>& models) {
   std::set<CollectiveKind> unmeasured;
-  for (const StepModel* steps : {static_cast<const StepModel*>(&model.steps()),
-                                 static_cast<const StepModel*>(model.prefill_steps())}) {
+  for (const StepModel* steps : models) {
     if (steps == nullptr) continue;
     std::ranges::copy(steps->assembly().unmeasured_collectives(),
                       std::inserter(unmeasured, unmeasured.end()));
@@ -141,13 +188,21 @@ void warn_of_unmeasured(const ServiceModel& model, RunResult& result) {
   std::vector<std::string> kinds;
   kinds.reserve(unmeasured.size());
   for (const CollectiveKind kind : unmeasured) kinds.emplace_back(to_text(kind));
-  if (kinds.empty() || scenario.kernel_tables.empty()) return;  // provider none is said already
+  if (kinds.empty() || scenario.kernel_tables.empty()) return {};  // provider none is said already
   const std::string tables =
       scenario.collective_tables.empty()
           ? "collectives of machines like " + scenario.machine_spec.name
           : "collectives measured on " + scenario.collective_tables.front().machine;
-  result.warnings.push_back(tables + " have no rows for some calls of " + joined(kinds) +
-                            ": other machines' or the rates of links stand in");
+  return {tables + " have no rows for some calls of " + joined(kinds) +
+          ": other machines' or the rates of links stand in"};
+}
+
+void warn_of_unmeasured(const ServiceModel& model, RunResult& result) {
+  warn_of_sides(result.scenario, result.warnings, [&](const Scenario& side) {
+    if (side.side.empty()) return unmeasured_of(side, {&model.steps(), model.prefill_steps()});
+    return unmeasured_of(side,
+                         {side.side == kPrefillSide ? model.prefill_steps() : &model.steps()});
+  });
 }
 
 }  // namespace
@@ -192,6 +247,8 @@ RunResult run_scenario(const Scenario& scenario, const Progress& progress,
   result.kv_tiers = std::move(served.kv_tiers);
   if (scenario.disaggregation) {
     result.disaggregated = {.prefill_memory = *model.prefill_memory(),
+                            .prefill_tables = {},
+                            .decode_tables = {},
                             .transfer_source = std::move(served.transfer_source)};
   }
   // A disaggregated scenario's step is one of its decode replicas.
@@ -210,8 +267,10 @@ RunResult run_scenario(const Scenario& scenario, const Progress& progress,
   result.step = simulate_step(model.steps().assembly(), shown, batch, level);
   result.tables_used = model.steps().assembly().tables_used();
   if (model.prefill_steps() != nullptr) {
-    result.tables_used =
-        together(model.prefill_steps()->assembly().tables_used(), result.tables_used);
+    DisaggregatedRun& sides = *result.disaggregated;
+    sides.decode_tables = result.tables_used;
+    sides.prefill_tables = model.prefill_steps()->assembly().tables_used();
+    result.tables_used = together(sides.prefill_tables, result.tables_used);
   }
   warn_of_stand_ins(result);
   warn_of_unmeasured(model, result);
@@ -222,14 +281,17 @@ std::vector<Seconds> replayed_durations(const Scenario& scenario,
                                         std::span<const ReplicaStep> steps) {
   const Workload workload =
       at_key(scenario, "workload", [&] { return make_workload(scenario.workload, scenario.seed); });
-  const Assembly assembly(scenario);
   const bool differ = contexts_differ(workload);
   // Of a scenario that is not disaggregated, all replicas are of the second kind.
+  std::optional<Assembly> prefill_assembly;
   std::optional<StepTimes> prefill_times;
   if (scenario.disaggregation) {
-    prefill_times.emplace(steps_config(prefill_side(scenario), assembly, differ));
+    const Scenario prefill = prefill_side(scenario);
+    prefill_assembly.emplace(prefill);
+    prefill_times.emplace(steps_config(prefill, *prefill_assembly, differ));
   }
   const Scenario whole = scenario.disaggregation ? decode_side(scenario) : scenario;
+  const Assembly assembly(whole);
   StepTimes times(steps_config(whole, assembly, differ));
   const int num_prefill = scenario.disaggregation ? prefill_side(scenario).replicas : 0;
   std::vector<SimulatedSteps> replicas;

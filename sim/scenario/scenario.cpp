@@ -14,6 +14,7 @@
 #include "sim/scenario/kv_cache.h"
 #include "sim/scenario/machine_file.h"
 #include "sim/scenario/model_file.h"
+#include "sim/scenario/named_files.h"
 #include "sim/scenario/quantization.h"
 #include "sim/scenario/set_paths.h"
 #include "sim/serve/router.h"
@@ -24,38 +25,6 @@
 namespace orrery {
 
 namespace {
-
-constexpr std::string_view kNoProvider = "none";
-
-std::string unknown_name(const std::string& what, const std::string& found,
-                         const std::vector<std::string>& names) {
-  const std::vector<std::string_view> known(names.begin(), names.end());
-  std::string text = "unknown " + what + " '" + shown(found) + "'";
-  if (!known.empty()) {
-    text += "; did you mean '" + nearest(found, known) + "'?";
-  }
-  text += " Known: ";
-  for (const std::string& name : names) {
-    text += (name == names.front() ? "" : ", ") + name;
-  }
-  return text + "; or a path";
-}
-
-// A name that looks like a path is one.
-bool is_path(const std::string& name) {
-  return name.find('/') != std::string::npos || name.ends_with(".yaml") || name.ends_with(".json");
-}
-
-std::filesystem::path required_file(const Reader& reader, std::string_view key,
-                                    const std::string& name, const std::filesystem::path& directory,
-                                    const ProjectPaths& paths) {
-  std::filesystem::path file = resolve_path(name, directory, paths.root);
-  if (file.empty()) {
-    reader.fail(key, "found no file '" + shown(name) + "' in " + directory.string() + " or " +
-                         paths.root.string());
-  }
-  return file;
-}
 
 // The first `num_layers` of the model.
 void cut_layers(const Reader& reader, std::int64_t num_layers, ModelFile& model) {
@@ -128,94 +97,31 @@ void read_model_part(const YamlNode& node, const std::filesystem::path& director
   }
 }
 
-// Name of the profile that `engine` asks for, without a path; the engine is not read yet.
-std::string profile_name(const Reader& root) {
-  const YamlNode* engine = root.node().find("engine");
-  const YamlNode* profile = engine == nullptr ? nullptr : engine->find("profile");
-  return profile == nullptr ? kDefaultProfile
-                            : std::filesystem::path(profile->scalar).stem().string();
-}
-
-// provider: NAME of tables on any device of the vendor, a path to tables of this device, or none;
-// without it default_provider.
-void read_provider(const Reader& root, const std::filesystem::path& directory,
-                   const std::filesystem::path& topologies, Scenario& scenario) {
-  const Device& device = scenario.machine_spec.device;
-  scenario.is_provider_chosen = !root.has("provider");
-  if (scenario.is_provider_chosen) {
-    scenario.provider = default_provider(topologies, device, profile_name(root));
-    if (scenario.provider.empty()) scenario.provider = kNoProvider;
-  } else {
-    scenario.provider = root.text("provider");
+// `scenario` has the decode side's setting.
+Disaggregation read_sides(const Reader& root, const std::filesystem::path& directory,
+                          const Scenario& scenario) {
+  std::optional<MachineSetting> prefill;
+  if (has_own_setting(root.node())) {
+    prefill = read_machine_setting(root, kPrefillSide, directory, scenario.paths.root);
   }
-  if (scenario.provider == kNoProvider) {
-    scenario.collective_tables.clear();
-    return;
-  }
-  std::vector<KernelDirectory>& tables = scenario.kernel_tables;
-  bool is_known = false;
-  if (is_path(scenario.provider)) {
-    const auto own = resolve_path(scenario.provider, directory, scenario.paths.root);
-    const std::string name = own.filename().string();
-    is_known = std::filesystem::is_directory(own);
-    tables = kernel_directories(topologies, name, device);
-    tables.insert(tables.begin(), {.path = own, .provider = name, .device = device});
-  } else {
-    tables = kernel_directories(topologies, scenario.provider, device);
-    is_known =
-        std::ranges::find(tables, scenario.provider, &KernelDirectory::provider) != tables.end();
-  }
-  if (!is_known) {
-    std::vector<std::string> known = usable_providers(topologies, device);
-    known.emplace_back(kNoProvider);
-    root.fail("provider", unknown_name("provider of " + device.name, scenario.provider, known));
-  }
-}
-
-// machine: NAME, or {name: NAME, num_gpus: N} where the topology can have any size.
-void read_machine_part(const Reader& root, const std::filesystem::path& directory,
-                       Scenario& scenario) {
-  const std::filesystem::path topologies = scenario.paths.root / "topologies";
-  const YamlNode& node = root.at("machine");
-  const bool is_mapping = node.kind == YamlNode::Kind::kMap;
-  const Reader reader = is_mapping ? Reader(node, "machine", key_names("scenario_machine")) : root;
-  const std::string_view key = is_mapping ? "name" : "machine";
-  scenario.machine = reader.text(key);
-  std::filesystem::path file;
-  if (is_path(scenario.machine)) {
-    file = required_file(reader, key, scenario.machine, directory, scenario.paths);
-  } else {
-    file = topologies / (scenario.machine + ".yaml");
-    if (!std::filesystem::exists(file)) {
-      reader.fail(key, unknown_name("machine", scenario.machine, machine_names(topologies)));
-    }
-  }
-  MachineFile machine = read_machine(file, topologies);
-  scenario.machine_spec = std::move(machine.spec);
-  if (is_mapping && reader.has("num_gpus")) {
-    scenario.machine_spec.num_gpus = static_cast<int>(reader.integer("num_gpus", 1, kMaxGpus));
-  }
-  try {
-    (void)make_machine(scenario.machine_spec);
-  } catch (const std::invalid_argument& error) {
-    fail_at(node.where, std::string("machine: ") + error.what());
-  }
-
-  scenario.collective_tables =
-      collective_directories(topologies, scenario.machine_spec, machine.collectives_directory);
-  read_provider(root, directory, topologies, scenario);
+  const MachineSpec& decode = scenario.machine_spec;
+  const SideMachines machines{.prefill = prefill ? &prefill->machine_spec : &decode,
+                              .decode = &decode,
+                              .are_two = has_two_machines(root.node())};
+  Disaggregation found = read_disaggregation(root.at("disaggregation"), scenario.model_config,
+                                             scenario.precision.kv_cache, machines);
+  found.prefill_setting = std::move(prefill);
+  return found;
 }
 
 // `placement`, or `disaggregation` in its place.
-void read_place(const Reader& root, Scenario& scenario) {
+void read_place(const Reader& root, const std::filesystem::path& directory, Scenario& scenario) {
   Placement placement;
   if (root.has("disaggregation")) {
     if (root.has("placement")) {
       root.fail("placement", "found placement beside disaggregation; expected one of them");
     }
-    const YamlNode& node = root.at("disaggregation");
-    scenario.disaggregation = read_disaggregation(
-        node, scenario.model_config, scenario.precision.kv_cache, scenario.machine_spec);
+    scenario.disaggregation = read_sides(root, directory, scenario);
     placement = scenario.disaggregation->decode.placement;
   } else if (root.has("placement")) {
     placement = read_placement(root.at("placement"), scenario.model_config, scenario.machine_spec);
@@ -385,7 +291,7 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
   std::filesystem::path file = profiles / (scenario.profile + ".yaml");
   std::filesystem::path of_device;
   if (is_path(scenario.profile)) {
-    file = required_file(reader, "profile", scenario.profile, directory, scenario.paths);
+    file = required_file(reader, "profile", scenario.profile, directory, scenario.paths.root);
   } else if (std::filesystem::exists(file)) {
     of_device = scenario.paths.root / "topologies" / "devices" / scenario.machine_spec.device.name /
                 ("engine." + scenario.profile + ".yaml");
@@ -424,6 +330,43 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
   }
   if (engine.max_model_len == 0) {
     engine.max_model_len = scenario.model_config.max_position_embeddings;
+  }
+}
+
+// That of each side's device. `engine` limits both sides; without a limit there each side has the
+// default on its own device, which is written down as a limit of prefill where it is another.
+void read_engines(const YamlNode* node, const YamlNode& root,
+                  const std::filesystem::path& directory, Scenario& scenario) {
+  if (!scenario.disaggregation || !scenario.disaggregation->prefill_setting) {
+    return read_engine(node, root, directory, scenario);
+  }
+  Scenario there = scenario;
+  static_cast<MachineSetting&>(there) = *scenario.disaggregation->prefill_setting;
+  read_engine(node, root, directory, there);
+  read_engine(node, root, directory, scenario);
+  scenario.disaggregation->prefill_setting->engine_profile = there.engine_profile;
+  SidePlacement& side = scenario.disaggregation->prefill;
+  side = there.disaggregation->prefill;
+  const EngineConfig own = engine_of(side, there.engine);
+  const EngineConfig shared = engine_of(side, scenario.engine);
+  if (own.max_num_seqs != shared.max_num_seqs) side.max_num_seqs = own.max_num_seqs;
+  if (own.max_num_batched_tokens != shared.max_num_batched_tokens) {
+    side.max_num_batched_tokens = own.max_num_batched_tokens;
+  }
+}
+
+// A machine of the scenario's that neither side has its GPUs from.
+void note_unused_machine(const Reader& root, Scenario& scenario) {
+  if (!root.has("machine") || !side_has(root.node(), kPrefillSide) ||
+      !side_has(root.node(), kDecodeSide)) {
+    return;
+  }
+  const YamlNode& node = root.at("machine");
+  const YamlNode* name = node.kind == YamlNode::Kind::kMap ? node.find("name") : &node;
+  Disaggregation& placed = *scenario.disaggregation;
+  if (name != nullptr && name->scalar != scenario.machine &&
+      name->scalar != placed.prefill_setting->machine) {
+    placed.unused_machine = name->scalar;
   }
 }
 
@@ -512,6 +455,11 @@ std::string slo_yaml(const Slo& slo) {
 
 }  // namespace
 
+const MachineSetting& prefill_setting(const Scenario& scenario) {
+  const auto& own = scenario.disaggregation->prefill_setting;
+  return own ? *own : scenario;
+}
+
 Scenario load_scenario(const std::filesystem::path& file, const ProjectPaths& paths,
                        const std::vector<std::string>& overrides) {
   YamlNode root = read_yaml(file);
@@ -528,7 +476,11 @@ Scenario read_scenario(const YamlNode& given, const std::filesystem::path& file,
   const YamlNode& root_node = with_paths ? *with_paths : given;
   check_keys(root_node, kScenarioSection);
   const Reader root(root_node, "", key_names(kScenarioSection));
-  root.require({"model", "machine", "workload"});
+  if (side_has(root_node, kPrefillSide) && side_has(root_node, kDecodeSide)) {
+    root.require({"model", "workload"});
+  } else {
+    root.require({"model", "machine", "workload"});
+  }
   Scenario scenario;
   scenario.paths = paths;
   scenario.name = file.stem().string();
@@ -540,9 +492,11 @@ Scenario read_scenario(const YamlNode& given, const std::filesystem::path& file,
     scenario.question = root.text("question");
   }
   read_model_part(root.at("model"), directory, scenario);
-  read_machine_part(root, directory, scenario);
-  read_place(root, scenario);
-  read_engine(root_node.find("engine"), root_node, directory, scenario);
+  static_cast<MachineSetting&>(scenario) =
+      read_machine_setting(root, kDecodeSide, directory, paths.root);
+  read_place(root, directory, scenario);
+  read_engines(root_node.find("engine"), root_node, directory, scenario);
+  note_unused_machine(root, scenario);
   read_experts(root, directory, scenario);
   if (root.has("kv_cache")) {
     scenario.kv_tiers = read_kv_cache(root.at("kv_cache"));
@@ -562,9 +516,6 @@ Scenario read_scenario(const YamlNode& given, const std::filesystem::path& file,
   check_router(root, scenario);
   if (root.has("slo")) {
     read_slo(root.at("slo"), scenario.slo);
-  }
-  if (root.has("cost")) {
-    scenario.machine_spec.costs = read_costs(root.at("cost"), scenario.machine_spec.costs);
   }
   if (root.has("step_level")) {
     scenario.step_level = root.convert("step_level", parse_step_level);
@@ -598,11 +549,9 @@ std::string to_yaml(const Scenario& scenario, const std::string& requests_file) 
           "\n  lm_head: " + std::string(to_text(precision.lm_head)) +
           "\n  expert_load: " + to_yaml(scenario.expert_load) + "\nmoe: " + to_yaml(scenario.moe) +
           "\n";
-  text += "machine: {name: " + quoted_yaml(scenario.machine) +
-          ", num_gpus: " + number(scenario.machine_spec.num_gpus) + "}\n";
-  text += "provider: " + quoted_yaml(scenario.provider) + "\n";
+  text += machine_yaml(scenario, "") + "\n" + provider_yaml(scenario, "") + "\n";
   text += scenario.disaggregation
-              ? to_yaml(*scenario.disaggregation)
+              ? to_yaml(*scenario.disaggregation, scenario)
               : to_yaml(Placement{.replicas = scenario.replicas, .mesh = scenario.mesh});
   if (scenario.autoscaling) text += to_yaml(*scenario.autoscaling);
   text += "engine:\n  profile: " + quoted_yaml(scenario.profile) +
@@ -612,7 +561,9 @@ std::string to_yaml(const Scenario& scenario, const std::string& requests_file) 
   text += to_yaml(scenario.kv_tiers);
   text += "router: " + std::string(to_text(scenario.router)) + "\n";
   text += "workload: " + to_yaml(scenario.workload, scenario.paths.root, requests_file) + "\n";
-  text += slo_yaml(scenario.slo) + to_yaml(scenario.machine_spec.costs);
+  const bool is_cost_of_sides = scenario.disaggregation && scenario.disaggregation->prefill_setting;
+  text += slo_yaml(scenario.slo);
+  if (!is_cost_of_sides) text += to_yaml(scenario.machine_spec.costs);
   text += "step_level: " + std::string(to_text(scenario.step_level)) + "\n";
   text += "chosen_step: " + chosen_step_yaml(scenario.chosen_step) + "\n";
   text += "validate: " + to_yaml(scenario.validation) + "\n";

@@ -17,7 +17,7 @@
 #include "sim/model/model.h"
 #include "sim/parallel/parallel.h"
 #include "sim/scenario/engine_profile.h"
-#include "sim/scenario/measured_tables.h"
+#include "sim/scenario/machine_setting.h"
 #include "sim/scenario/moe_spec.h"
 #include "sim/scenario/placement.h"
 #include "sim/scenario/reader.h"
@@ -36,9 +36,9 @@ struct ProjectPaths {
   SharedTraceReader traces;    // of foreign ones; null: they are refused
 };
 
-inline constexpr const char* kDefaultProfile = "vllm";
-
-struct Scenario {
+// Of a disaggregated service the setting, the replicas and the mesh are those of the decode side;
+// what the prefill side has of its own stands in `disaggregation`.
+struct Scenario : MachineSetting {
   std::string name;  // the file's stem
   std::string question;
 
@@ -51,13 +51,10 @@ struct Scenario {
   std::vector<std::string> precision_notes;  // what of the checkpoint's is not simulated as it is
   ExpertLoadSpec expert_load;
   MoeSpec moe;  // the engine profile's unless the scenario says otherwise
-  std::string machine;
-  std::string provider;
-  bool is_provider_chosen = false;  // by the device, not named
-  // Of a disaggregated service, those that decode.
   int replicas = 1;
   Mesh mesh;
   std::optional<Disaggregation> disaggregation;
+  std::string side;  // which of its sides this is (disaggregated_run.h); empty: the whole
   std::string profile = kDefaultProfile;
   EngineConfig engine;
   std::optional<SpeculativeSpec> speculative;
@@ -78,17 +75,14 @@ struct Scenario {
   ConfigFields model_fields;  // of the config.json that model_config was read from
   ExpertLoad expert_shares;   // of a design other than fused; at the start, where it drifts
   ExpertDrift expert_drift;   // likewise; its seed is the scenario's
-  MachineSpec machine_spec;
-  EngineProfile engine_profile;
-  // Measured tables in the order in which they are asked. No kernel tables with provider "none":
-  // roofline only.
-  std::vector<KernelDirectory> kernel_tables;
-  std::vector<CollectiveDirectory> collective_tables;
 
   // Where each top-level key stands, for errors that show only when the scenario runs.
   std::map<std::string, Location> where;
   ProjectPaths paths;
 };
+
+// That of the prefill side of a disaggregated scenario.
+const MachineSetting& prefill_setting(const Scenario& scenario);
 
 // Reads, checks and resolves a scenario file. `overrides` are "key.path=value" texts applied before
 // reading. Throws ScenarioError.

@@ -121,15 +121,23 @@ Json object_of(const Section& section) {
   Json properties = Json::object();
   Json patterns = Json::object();
   Json required = Json::array();
+  Json either = Json::array();
   for (const Key& key : section.keys) {
     (key.is_pattern ? patterns : properties)[std::string(key.name)] =
         property(key, section.is_sourced);
-    if (key.is_required) required.push_back(key.name);
+    if (!key.is_required) continue;
+    if (key.unless.empty()) {
+      required.push_back(key.name);
+    } else {
+      either.push_back({{"required", {key.name}}});
+      either.push_back({{"required", {key.unless}}});
+    }
   }
   Json schema = {{"type", "object"}};
   if (!properties.empty()) schema["properties"] = std::move(properties);
   if (!patterns.empty()) schema["patternProperties"] = std::move(patterns);
   if (!required.empty() && !section.is_extended) schema["required"] = std::move(required);
+  if (!either.empty()) schema["anyOf"] = std::move(either);
   if (!section.one_of.empty()) {
     Json alternatives = Json::array();
     for (const std::string_view name : section.one_of) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/scenario.h"
@@ -26,6 +27,9 @@ bool contexts_differ(const Workload& workload);
 // What a disaggregated run has beside what every run has.
 struct DisaggregatedRun {
   MemoryBudget prefill_memory;  // RunResult::memory is the decode side's
+  // By side; RunResult::tables_used has them together.
+  std::vector<TableUse> prefill_tables;
+  std::vector<TableUse> decode_tables;
   std::string transfer_source;  // of the transfers' times
 };
 

@@ -13,7 +13,10 @@ namespace {
 // Keys of a scenario whose values may be paths.
 constexpr auto kPathKeys = std::to_array<std::string_view>(
     {"model", "model.config", "model.expert_load.trace", "machine", "machine.name", "provider",
-     "engine.profile", "engine.speculative.model", "workload.trace", "workload.mooncake"});
+     "disaggregation.prefill.machine", "disaggregation.prefill.machine.name",
+     "disaggregation.prefill.provider", "disaggregation.decode.machine",
+     "disaggregation.decode.machine.name", "disaggregation.decode.provider", "engine.profile",
+     "engine.speculative.model", "workload.trace", "workload.mooncake"});
 
 // A plain name stays a name.
 bool may_be_path(std::string_view name) {

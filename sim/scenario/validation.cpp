@@ -371,6 +371,12 @@ Deployment deployment_of(const Scenario& scenario, const MemoryBudget& memory) {
 ValidationPrediction predict_validation(const Scenario& given, const Progress& progress) {
   check_executable(given);
   at_key(given, "disaggregation", [&] {
+    if (!given.disaggregation || !given.disaggregation->has_two_machines) return;
+    throw std::invalid_argument(
+        "prefill and decode have machines of their own, which is simulated and not executed; "
+        "expected one machine, without prefill.machine and decode.machine");
+  });
+  at_key(given, "disaggregation", [&] {
     if (!given.disaggregation || held_alike(*given.disaggregation)) return;
     throw std::invalid_argument(
         "prefill and decode differ in tp, pp or kv_cache, which is simulated and not executed; "

@@ -170,6 +170,7 @@ SideMetrics side_metrics(std::span<const ReplicaTotals* const> replicas, Seconds
     batches += totals->batch_steps;
     side.kv_utilisation_max = std::max(side.kv_utilisation_max, totals->kv_utilisation_max);
     side.num_steps += totals->num_steps;
+    side.work_energy += totals->energy;
   }
   if (busy > Seconds(0)) side.kv_utilisation_mean = utilisation / busy.value();
   if (duration > Seconds(0)) side.busy = busy / duration / side.num_replicas;

@@ -259,6 +259,7 @@ struct SideMetrics {
   double kv_utilisation_max = 0;
   std::int64_t num_steps = 0;
   double mean_batch = 0;
+  Joules work_energy;  // its part of ServingMetrics::work_energy
 };
 
 struct DisaggregationMetrics {
