@@ -18,6 +18,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/traces.h"
+#include "sim/scenario/disaggregated_run.h"
 #include "sim/scenario/outputs.h"
 #include "sim/scenario/reader.h"
 #include "sim/scenario/run.h"
@@ -156,6 +157,11 @@ void bind_scenario(py::module_& module) {
       .def_property_readonly("gpus_per_replica",
                              [](const Scenario& scenario) { return num_ranks(scenario.mesh); })
       .def_readonly("seed", &Scenario::seed)
+      .def_property_readonly(
+          "has_sides", [](const Scenario& scenario) { return scenario.disaggregation.has_value(); },
+          "Whether prefill and decode have replicas of their own.")
+      .def("side", &side_alone, py::arg("name"),
+           "One side, prefill or decode, of a disaggregated scenario as a scenario by itself.")
       .def_property_readonly(
           "moe_design",
           [](const Scenario& scenario) { return std::string(to_text(scenario.moe.design)); })

@@ -418,12 +418,32 @@ def _disaggregation(summary: Any) -> list[tuple[str, str]]:
     if "disaggregation" not in summary:
         return []
     apart = summary["disaggregation"]
-    sides = [(side, f"{apart[side]['num_gpus']} of {summary['num_gpus']} GPUs, {_percent(apart[side]['busy'])} of the time in steps, KV cache"
-                    f" {_percent(apart[side]['kv_utilisation']['mean'])} full") for side in ("prefill", "decode")]  # fmt: skip
+    sides = [(side, f"{apart[side]['num_gpus']} of {summary['num_gpus']} GPUs{_on(apart[side])}, {_percent(apart[side]['busy'])} of the time in steps,"
+                    f" KV cache {_percent(apart[side]['kv_utilisation']['mean'])} full") for side in ("prefill", "decode")]  # fmt: skip
     moved = apart["transfer"]
     times = ", ".join(f"{_seconds(moved['time_s'][name])} {name}" for name in ("mean", "p50", "p95", "p99"))
-    return [*sides, ("KV transfers", f"{moved['count']:,} of {moved['bytes'] / max(moved['count'], 1) / 2**20:,.0f} MiB on average: "
+    return [*sides, *_cost_of_sides(apart), ("KV transfers", f"{moved['count']:,} of {moved['bytes'] / max(moved['count'], 1) / 2**20:,.0f} MiB on average: "
                                      f"{times}; {_percent(moved['exposed_share'])} of it waited for ({moved['source']})")]  # fmt: skip
+
+
+def _on(side: Any) -> str:
+    """' (h100-sxm of hgx-h100)' of a side with a machine, a provider or a price of its own."""
+    return f" ({side['device']} of {printable(side['machine'])})" if "device" in side else ""
+
+
+def _cost_of_sides(apart: Any) -> list[tuple[str, str]]:
+    """What GPUs of sides with settings of their own cost and draw."""
+    sides = [(name, apart[name]) for name in ("prefill", "decode")]
+    if "device" not in apart["prefill"]:
+        return []
+    lines = []
+    if apart["usd_per_hour"] is not None:
+        of_sides = " and ".join(f"{side['usd_per_hour']:,.2f} for {name}" for name, side in sides)
+        tokens = apart["usd_per_million_output_tokens"]
+        lines.append(("cost", f"{apart['usd_per_hour']:,.2f} USD an hour ({of_sides})" + (f", {tokens:,.2f} for a million output tokens" if tokens else "")))
+    if all(side["energy"] is not None for _, side in sides):
+        lines.append(("energy of sides", " and ".join(f"{side['energy']['j_per_output_token']:.2f} J per output token for {name}" for name, side in sides)))
+    return lines
 
 
 def _kv_tiers(summary: Any) -> list[tuple[str, str]]:

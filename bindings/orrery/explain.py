@@ -29,6 +29,7 @@ def corrections() -> list[dict[str, str]]:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--op", metavar="NAME", help="only ops with NAME in their names, correction by correction")
     add_step_options(parser)
+    parser.add_argument("--side", choices=("prefill", "decode"), help="of prefill and decode apart: whose step (decode)")
     parser.add_argument("--attention-seen", action="store_true",
                         help="the engine has had a step of as many queries and keys (engines that plan attention for each shape; first of its shape)")  # fmt: skip
     parser.add_argument("--new-rows", action="store_true",
@@ -51,7 +52,7 @@ def add_step_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    scenario = load(options.file, overrides=options.overrides)
+    scenario = _side(load(options.file, overrides=options.overrides), options)
     found = step(scenario, chosen_batch(scenario, options), is_attention_seen=options.attention_seen, are_rows_seen=not options.new_rows)
     if options.attention_seen and not found["plans_attention"]:
         raise ValueError("found --attention-seen with an engine whose profile has no host.new_attention; expected a step without it")
@@ -71,6 +72,17 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(table(found))
     return 0
+
+
+def _side(scenario: _core.Scenario, options: argparse.Namespace) -> _core.Scenario:
+    """The side that is asked for, as a scenario by itself."""
+    if options.side is None:
+        return scenario
+    if not scenario.has_sides:
+        raise ValueError(f"found --side {options.side} with {scenario.name}, which has no disaggregation; expected a step without it")
+    if options.decodes is None and options.prefill is None:
+        raise ValueError(f"found --side {options.side} without a step; expected --prefill or --decodes with it")
+    return scenario.side(options.side)
 
 
 def chosen_batch(scenario: _core.Scenario, options: argparse.Namespace) -> _core.Batch:

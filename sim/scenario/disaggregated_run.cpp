@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <stdexcept>
 #include <utility>
 
 #include "sim/cost/csv_reader.h"
@@ -127,6 +128,17 @@ Scenario prefill_side(const Scenario& scenario) {
 
 Scenario decode_side(const Scenario& scenario) {
   return side_of(scenario, scenario.disaggregation->decode, kDecodeSide);
+}
+
+Scenario side_alone(const Scenario& scenario, std::string_view side) {
+  const bool is_side = side == kPrefillSide || side == kDecodeSide;
+  if (!is_side || !scenario.disaggregation) {
+    throw std::invalid_argument("found side '" + std::string(side) + "' of " + scenario.name +
+                                "; expected prefill or decode, of a scenario with disaggregation");
+  }
+  Scenario alone = side == kPrefillSide ? prefill_side(scenario) : decode_side(scenario);
+  alone.disaggregation.reset();
+  return alone;
 }
 
 std::vector<TransferPoint> read_transfer_points(const std::filesystem::path& file, Bytes piece) {

@@ -19,6 +19,9 @@ namespace orrery {
 // one side.
 Scenario prefill_side(const Scenario& scenario);
 Scenario decode_side(const Scenario& scenario);
+// The side named `side` as a scenario by itself, whose steps can be priced and explained. Throws
+// std::invalid_argument for another name, or a scenario that is not disaggregated.
+Scenario side_alone(const Scenario& scenario, std::string_view side);
 
 // Measured transfers of KV blocks (docs/data.md): of each size the fastest way, of blocks that lie
 // scattered. Of the sizes of blocks measured the one nearest to `piece`, the bytes of one block of

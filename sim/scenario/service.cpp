@@ -103,12 +103,6 @@ bool contexts_differ(const Workload& workload) {
 
 namespace {
 
-// Sides of a disaggregated service are services of their own to whom times a step.
-Scenario alone(Scenario side) {
-  side.disaggregation.reset();
-  return side;
-}
-
 // Batches above the limits never run; what they would take does not change those below.
 Scenario without_limits(Scenario side) {
   side.engine.max_num_seqs = 1'000'000'000;
@@ -174,12 +168,11 @@ ServiceModel::ServiceModel(const Scenario& scenario, bool contexts_differ,
     steps_ = model(scenario);
     return;
   }
-  const Scenario prefill = prefill_side(scenario);
-  const Scenario decode = decode_side(scenario);
-  memory_ = memory_budget(decode);
-  prefill_memory_ = memory_budget(prefill);
-  prefill_steps_ = model(alone(prefill));
-  steps_ = model(alone(decode));
+  memory_ = memory_budget(decode_side(scenario));
+  prefill_memory_ = memory_budget(prefill_side(scenario));
+  // Sides are services of their own to whom times a step.
+  prefill_steps_ = model(side_alone(scenario, kPrefillSide));
+  steps_ = model(side_alone(scenario, kDecodeSide));
 }
 
 int num_gpus(const Scenario& scenario) {

@@ -76,8 +76,13 @@ def numbers(summary: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def plan_text(scenario: Mapping[str, Any]) -> str:
     """The placement in a few characters: 2 x tp4, or 1 x tp1 + 1 x tp1 for prefill and decode."""
     if "disaggregation" in scenario:
-        return " + ".join(_mesh(scenario["disaggregation"][side]) for side in ("prefill", "decode"))
+        return " + ".join(_mesh(side) + _machine(side) for side in (scenario["disaggregation"][name] for name in ("prefill", "decode")))
     return _mesh(scenario["placement"])
+
+
+def _machine(side: Mapping[str, Any]) -> str:
+    """Of a side that has one of its own."""
+    return f" of {side['machine']['name']}" if "machine" in side else ""
 
 
 def _mesh(placement: Mapping[str, str]) -> str:

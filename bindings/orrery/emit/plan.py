@@ -106,6 +106,11 @@ def plan_of(run: FinishedRun, model: str | None = None) -> Plan:
         raise ValueError(f"{run.name}: found experts placed anew (moe.eplb), which no engine's options here say; expected a run without")
     if "autoscaling" in scenario:
         raise ValueError(f"{run.name}: found autoscaling, and what is written here has a fixed number of replicas; expected a run without")
+    if sides := scenario.get("disaggregation", {}):
+        machines = [str(sides[side]["machine"]["name"]) for side in ("prefill", "decode") if "machine" in sides[side]]
+        if machines:
+            raise ValueError(f"{run.name}: found prefill on {machines[0]} and decode on {machines[-1]}, machines of their own, and what is"
+                             " written here asks for one kind of GPU; expected a run on one machine")  # fmt: skip
     if "sessions" in scenario["workload"]:
         raise ValueError(f"{run.name}: found sessions, which the benchmarks written here do not replay; expected a run of another workload")
     machine = _machine(str(scenario["machine"]["name"]))

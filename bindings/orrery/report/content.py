@@ -81,7 +81,8 @@ def brief(value: object) -> str:
 def facts(run: Run) -> list[tuple[str, str]]:
     """Model, machine, placement, traffic and engine, as (name, one line)."""
     scenario, summary = run.scenario, run.summary
-    found = [("Model", model_words(scenario.get("model"))), ("Machine", machine_words(scenario.get("machine", "")))]
+    machines = _machines_of_sides(scenario.get("disaggregation")) or machine_words(scenario.get("machine", ""))
+    found = [("Model", model_words(scenario.get("model"))), ("Machine", machines)]
     num_gpus = summary["num_gpus"]
     gpus = _counted(num_gpus, "GPU")
     placement = _placement(scenario.get("placement")) or _sides(scenario.get("disaggregation"))
@@ -93,13 +94,28 @@ def facts(run: Run) -> list[tuple[str, str]]:
     found.append(("Traffic", f"{traffic}; {served}" if traffic else served))
     engine = scenario.get("engine")
     profile = engine.get("profile", "") if isinstance(engine, dict) else str(engine or "")
-    provider = brief(scenario.get("provider", ""))
+    provider = _providers_of_sides(scenario.get("disaggregation")) or brief(scenario.get("provider", ""))
     timed = f"kernel times of {provider}" if provider else ""
     found.append(("Engine", ", ".join(text for text in (brief(profile), timed) if text)))
     limits = [f"{figures.LATENCY_NAMES[name]} ≤ {quantities.short_seconds(limit)}" for name, limit in run.slo_s.items()]
     limits += [f"{check_name(c)} {'≤' if c['at_most'] else '≥'} {check_value(c, 'limit')}" for c in _checks_of_all(summary)]
     found.append(("SLO", ", ".join(limits) or "none given"))
     return [(name, text) for name, text in found if text]
+
+
+def _machines_of_sides(disaggregation: object) -> str:
+    """'hgx-h100 with 8 GPUs for prefill, hgx-h200 with 8 GPUs for decode', of sides with machines of their own."""
+    if not isinstance(disaggregation, dict) or "machine" not in disaggregation["decode"]:
+        return ""
+    return ", ".join(f"{machine_words(disaggregation[side]['machine'])} for {side}" for side in ("prefill", "decode"))
+
+
+def _providers_of_sides(disaggregation: object) -> str:
+    """'vllm-0.24.0', or both providers where sides have unlike ones."""
+    if not isinstance(disaggregation, dict) or "provider" not in disaggregation["decode"]:
+        return ""
+    prefill, decode = (brief(disaggregation[side]["provider"]) for side in ("prefill", "decode"))
+    return prefill if prefill == decode else f"{prefill} for prefill and {decode} for decode"
 
 
 def machine_words(machine: object) -> str:

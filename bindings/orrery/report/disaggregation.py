@@ -47,7 +47,14 @@ def side_rows(run: Run) -> list[tuple[str, tuple[str, str]]]:
         return text(sides[0]), text(sides[1])
 
     memory = "memory_per_gpu"
-    return [
+    own = [
+        ("GPU", both(lambda s: s["device"])),
+        ("Machine", both(lambda s: s["machine"])),
+        ("Kernel tables", both(_tables)),
+        ("Price of an hour", both(lambda s: "not known" if s["usd_per_hour"] is None else f"{s['usd_per_hour']:,.2f} USD")),
+        ("Energy of an output token", both(lambda s: "not known" if s["energy"] is None else f"{s['energy']['j_per_output_token']:.3g} J")),
+    ] if "device" in sides[0] else []  # fmt: skip
+    return own + [
         ("Replicas", both(lambda s: quantities.count(s["replicas"]))),
         ("GPUs", both(lambda s: quantities.count(s["num_gpus"]))),
         ("Time in steps", both(lambda s: quantities.percent(s["busy"]))),
@@ -57,6 +64,16 @@ def side_rows(run: Run) -> list[tuple[str, tuple[str, str]]]:
         ("Weights of one GPU", both(lambda s: quantities.gibibytes(s[memory]["weights_bytes"]))),
         ("KV cache of one GPU", both(lambda s: quantities.gibibytes(s[memory]["kv_cache_bytes"]))),
     ]
+
+
+def _tables(side: dict) -> str:
+    """'vllm-0.24.0; quantize of vllm-0.24.0 on h200-sxm', or none."""
+    if not side["tables"]:
+        return "none"
+    return "; ".join(
+        table["provider"] if table["origin"] == "own" else f"{', '.join(table['kernels'])} of {table['provider']} on {table['device']}"
+        for table in side["tables"]
+    )
 
 
 def readings(run: Run) -> list[str]:
@@ -73,7 +90,17 @@ def readings(run: Run) -> list[str]:
         "the rest passes while the decode side is in a step.",
         f"The {busier} side is the busier one: its replicas are in steps "
         f"{quantities.percent(apart[busier]['busy'])} of the time.",
+        *_cost(apart),
     ]
+
+
+def _cost(apart: dict) -> list[str]:
+    """Of sides whose GPUs have prices of their own."""
+    if apart.get("usd_per_hour") is None:
+        return []
+    tokens = apart["usd_per_million_output_tokens"]
+    per_token = f", {tokens:,.2f} USD for a million output tokens" if tokens is not None else ""
+    return [f"The GPUs of both sides cost {apart['usd_per_hour']:,.2f} USD an hour{per_token}."]
 
 
 def figure(run: Run) -> Figure | None:

@@ -264,11 +264,31 @@ def _check_disaggregation(path: pathlib.Path, apart: dict) -> None:
         for name in MEMORY_PARTS + ("hbm_bytes",):
             _number(path, _object(path, part, "memory_per_gpu"), name, prefix=f"disaggregation.{side}.memory_per_gpu.")
         _number(path, _object(path, part, "kv_utilisation"), "mean", prefix=f"disaggregation.{side}.kv_utilisation.")
+        if "device" in part:
+            _check_setting(path, part, f"disaggregation.{side}.")
+    for name in {"usd_per_hour", "usd_per_million_output_tokens"} & set(apart):
+        _number(path, apart, name, prefix="disaggregation.", nullable=True)
     moved = _object(path, apart, "transfer")
     for name in ("count", "bytes", "exposed_share"):
         _number(path, moved, name, prefix="disaggregation.transfer.")
     for key in TRANSFER_TIMES:
         _read_quantiles(path, _object(path, moved, key), f"disaggregation.transfer.{key}")
+
+
+def _check_setting(path: pathlib.Path, side: dict, prefix: str) -> None:
+    """Of a side with a machine, a provider or a price of its own."""
+    for name in ("device", "machine", "provider"):
+        if not isinstance(side.get(name), str):
+            raise ValueError(f"{path}: found no text '{prefix}{name}'")
+    _number(path, side, "usd_per_hour", prefix=prefix, nullable=True)
+    if side.get("energy") is not None:
+        _number(path, _object(path, side, "energy"), "j_per_output_token", prefix=f"{prefix}energy.")
+    texts = ("provider", "device", "origin")
+    tables = side.get("tables")
+    if not isinstance(tables, list) or not all(
+        isinstance(table, dict) and all(isinstance(table.get(name), str) for name in texts) and isinstance(table.get("kernels"), list) for table in tables
+    ):
+        raise ValueError(f"{path}: found no list of tables '{prefix}tables'")
 
 
 def _read_quantiles(path: pathlib.Path, found: dict, key: str, *, nullable: bool = False) -> None:
