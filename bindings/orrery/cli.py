@@ -431,16 +431,31 @@ def _on(side: Any) -> str:
     return f" ({side['device']} of {printable(side['machine'])})" if "device" in side else ""
 
 
+def _attention_ffn(summary: Any) -> list[tuple[str, str]]:
+    """What attention and FFNs are on, where those are machines of their own."""
+    if "attention_ffn" not in summary:
+        return []
+    apart = summary["attention_ffn"]
+    return [(name, f"{apart[name]['num_gpus']} of {summary['num_gpus']} GPUs{_on(apart[name])}") for name in ("attention", "ffn")] + _cost(
+        apart, ("attention", "ffn")
+    )
+
+
+def _cost(apart: Any, names: tuple[str, str]) -> list[tuple[str, str]]:
+    """What the GPUs of both sides cost."""
+    if apart["usd_per_hour"] is None:
+        return []
+    of_sides = " and ".join(f"{apart[name]['usd_per_hour']:,.2f} for {name}" for name in names)
+    tokens = apart["usd_per_million_output_tokens"]
+    return [("cost", f"{apart['usd_per_hour']:,.2f} USD an hour ({of_sides})" + (f", {tokens:,.2f} for a million output tokens" if tokens else ""))]
+
+
 def _cost_of_sides(apart: Any) -> list[tuple[str, str]]:
     """What GPUs of sides with settings of their own cost and draw."""
     sides = [(name, apart[name]) for name in ("prefill", "decode")]
     if "device" not in apart["prefill"]:
         return []
-    lines = []
-    if apart["usd_per_hour"] is not None:
-        of_sides = " and ".join(f"{side['usd_per_hour']:,.2f} for {name}" for name, side in sides)
-        tokens = apart["usd_per_million_output_tokens"]
-        lines.append(("cost", f"{apart['usd_per_hour']:,.2f} USD an hour ({of_sides})" + (f", {tokens:,.2f} for a million output tokens" if tokens else "")))
+    lines = _cost(apart, ("prefill", "decode"))
     if all(side["energy"] is not None for _, side in sides):
         lines.append(("energy of sides", " and ".join(f"{side['energy']['j_per_output_token']:.2f} J per output token for {name}" for name, side in sides)))
     return lines
@@ -604,6 +619,7 @@ def _table(summary: Any, *, colour: bool) -> str:
         ("memory per GPU", f"{parts} of {memory['hbm_bytes'] / 2**30:.1f} GiB"),
         ("simulated time is", ", ".join(f"{_percent(basis[name])} {words[name]}" for name in words if basis.get(name) or name == "measured")),
         *_disaggregation(summary),
+        *_attention_ffn(summary),
         *_speculative(summary),
         *_ranks(summary),
         *_expert_balance(summary),

@@ -164,4 +164,13 @@ Estimate modelled_collective(const Machine& machine, const CollectiveCurves& cur
           .spread = kModelSpread};
 }
 
+Estimate exchange_between(const JoinedMachines& machines, Bytes of_front, Bytes of_behind) {
+  const double share = machines.is_rate_given ? 1 : kNicEfficiency;
+  const Seconds moving = std::max(of_front / (machines.from_front.rate * share),
+                                  of_behind / (machines.from_behind.rate * share));
+  return {.time = machines.from_front.latency + kNodeStepOverhead + moving,
+          .basis = Basis::kRoofline,
+          .spread = kModelSpread};
+}
+
 }  // namespace orrery

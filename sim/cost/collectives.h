@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/cost/cost.h"
+#include "sim/machine/joined_machines.h"
 
 namespace orrery {
 
@@ -69,5 +70,8 @@ std::optional<Estimate> measured_copies(const CollectiveCurves& curves, Bytes by
 Estimate modelled_collective(const Machine& machine, const CollectiveCurves& curves,
                              const CommOp& op, std::span<const int> ranks,
                              const CostOptions& options);
+
+// An exchange between two machines in which a GPU of each sends or gets so many bytes, all at once.
+Estimate exchange_between(const JoinedMachines& machines, Bytes of_front, Bytes of_behind);
 
 }  // namespace orrery

@@ -212,6 +212,10 @@ class CostModel {
   ~CostModel();
   CostModel(CostModel&&) noexcept;
 
+  // Of two machines together (Machine::joined): ops of GPUs of the second are priced by `behind`, a
+  // model of that machine alone, which must outlive this one.
+  void join(const CostModel& behind);
+
   // Throws std::invalid_argument for an unknown kernel, a missing or non-positive dim, a dtype that
   // the device does not support, or an unknown routing distribution.
   [[nodiscard]] Estimate kernel(const KernelOp& op) const;
@@ -232,6 +236,12 @@ class CostModel {
  private:
   // Of a CommOp of the plan; where it is from goes to `explanation`, where there is one.
   Estimate transfer(const Plan& plan, const Op& op, PriceExplanation* explanation) const;
+  // Collective among `ranks`, as an engine runs it.
+  [[nodiscard]] Estimate engine_collective(const CommOp& op, std::span<const int> ranks,
+                                           PriceExplanation* explanation) const;
+  [[nodiscard]] Estimate of_behind(const Plan& plan, const Op& op,
+                                   PriceExplanation* explanation) const;
+  [[nodiscard]] Estimate between_machines(const Plan& plan, const Op& op) const;
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

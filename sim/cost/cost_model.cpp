@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <set>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "sim/cost/collectives.h"
 #include "sim/cost/corrections.h"
@@ -65,6 +67,7 @@ struct CostModel::Impl {
   std::vector<KernelSource> kernels;
   std::vector<CollectiveSource> collectives;
   CostOptions options;
+  const CostModel* behind = nullptr;  // of the second of two machines
   EstimateCache cache;
   std::mutex used_mutex;
   std::set<SourceUse> used;
@@ -381,31 +384,96 @@ CommOp of_one_side(const Machine& machine, const Plan& plan, const Op& op) {
 
 }  // namespace
 
-Estimate CostModel::transfer(const Plan& plan, const Op& op, PriceExplanation* explanation) const {
-  const auto& comm = std::get<CommOp>(op.body);
-  const std::span<const int> ranks = plan.ranks(op.ranks);
-  std::optional<Estimate> copies;
-  if (sides_of(plan, op) && impl_->machine.in_one_nvlink_domain(ranks)) {
-    copies = measured_copies({impl_->collectives, impl_->machine.spec.nvlink_rate},
-                             comm.bytes_per_rank, impl_->options);
-  }
-  Estimate estimate =
-      copies ? at_any_clock(*copies) : collective(of_one_side(machine(), plan, op), ranks);
+Estimate CostModel::engine_collective(const CommOp& op, std::span<const int> ranks,
+                                      PriceExplanation* explanation) const {
+  Estimate estimate = collective(op, ranks);
   if (explanation != nullptr) {
     explanation->row_time = estimate.time;
     explanation->rows = estimate.basis == Basis::kRoofline
                             ? "a formula, with what curves say of its parts"
                             : "a measured curve";
   }
-  // A copy waits for nobody.
-  if (!copies) {
-    correct(PricedCollective{comm, ranks.size(), impl_->options}, estimate,
-            explanation == nullptr ? nullptr : &explanation->corrections);
-  }
   return estimate;
 }
 
+namespace {
+
+// Ranks of an op of two machines that are of the second one alone.
+bool is_of_second(const Machine& machine, const Plan& plan, const Op& op) {
+  return plan.ranks(op.ranks).front() >= machine.joined->num_front;
+}
+bool is_of_both(const Machine& machine, const Plan& plan, const Op& op) {
+  return plan.ranks(op.ranks).back() >= machine.joined->num_front;
+}
+
+}  // namespace
+
+Estimate CostModel::of_behind(const Plan& plan, const Op& op, PriceExplanation* explanation) const {
+  const CostModel& behind = *impl_->behind;
+  if (const auto* kernel_op = std::get_if<KernelOp>(&op.body)) {
+    return explanation == nullptr ? behind.kernel(*kernel_op)
+                                  : behind.impl_->compute(*kernel_op, explanation);
+  }
+  const auto& comm = std::get<CommOp>(op.body);
+  std::vector<int> own(plan.ranks(op.ranks).begin(), plan.ranks(op.ranks).end());
+  for (int& rank : own) rank -= machine().joined->num_front;
+  Estimate estimate = behind.engine_collective(comm, own, explanation);
+  correct(PricedCollective{comm, own.size(), behind.impl_->options}, estimate,
+          explanation == nullptr ? nullptr : &explanation->corrections);
+  estimate.energy = behind.impl_->energy(comm);
+  return estimate;
+}
+
+// Each GPU of the side with fewer sends or gets the op's bytes, one of the other side its part of
+// them; the side that takes longer decides.
+Estimate CostModel::between_machines(const Plan& plan, const Op& op) const {
+  const auto& comm = std::get<CommOp>(op.body);
+  const JoinedMachines& joined = *machine().joined;
+  const std::span<const int> ranks = plan.ranks(op.ranks);
+  const auto front = static_cast<double>(
+      std::ranges::count_if(ranks, [&](int rank) { return rank < joined.num_front; }));
+  const double behind = static_cast<double>(ranks.size()) - front;
+  const double fewer = std::min(front, behind);
+  const Bytes of_front = comm.bytes_per_rank * (fewer / front);
+  const Bytes of_behind = comm.bytes_per_rank * (fewer / behind);
+  return at_any_clock(exchange_between(joined, of_front, of_behind));
+}
+
+Estimate CostModel::transfer(const Plan& plan, const Op& op, PriceExplanation* explanation) const {
+  const auto& comm = std::get<CommOp>(op.body);
+  const std::span<const int> ranks = plan.ranks(op.ranks);
+  const bool is_between = impl_->behind != nullptr && is_of_both(machine(), plan, op);
+  std::optional<Estimate> alone;
+  if (is_between) {
+    alone = between_machines(plan, op);
+  } else if (sides_of(plan, op) && impl_->machine.in_one_nvlink_domain(ranks)) {
+    const auto copies = measured_copies({impl_->collectives, impl_->machine.spec.nvlink_rate},
+                                        comm.bytes_per_rank, impl_->options);
+    if (copies) alone = at_any_clock(*copies);
+  }
+  if (!alone) {
+    Estimate estimate = engine_collective(of_one_side(machine(), plan, op), ranks, explanation);
+    correct(PricedCollective{comm, ranks.size(), impl_->options}, estimate,
+            explanation == nullptr ? nullptr : &explanation->corrections);
+    return estimate;
+  }
+  if (explanation != nullptr) {
+    explanation->row_time = alone->time;
+    explanation->rows = is_between ? "the slower of both machines' links" : "a measured curve";
+  }
+  // Ranks are waited for between machines; copies wait for nobody.
+  if (is_between) {
+    correct(PricedCollective{comm, ranks.size(), impl_->options}, *alone,
+            explanation == nullptr ? nullptr : &explanation->corrections);
+  }
+  return *alone;
+}
+
 Estimate CostModel::price(const Plan& plan, const Op& op) const {
+  const bool is_host = std::holds_alternative<HostOp>(op.body);
+  if (impl_->behind != nullptr && !is_host && is_of_second(machine(), plan, op)) {
+    return of_behind(plan, op, nullptr);
+  }
   if (const auto* kernel_op = std::get_if<KernelOp>(&op.body)) {
     return kernel(*kernel_op);
   }
@@ -419,6 +487,11 @@ Estimate CostModel::price(const Plan& plan, const Op& op) const {
 
 PriceExplanation CostModel::explain(const Plan& plan, const Op& op) const {
   PriceExplanation explanation;
+  const bool is_host = std::holds_alternative<HostOp>(op.body);
+  if (impl_->behind != nullptr && !is_host && is_of_second(machine(), plan, op)) {
+    explanation.price = of_behind(plan, op, &explanation);
+    return explanation;
+  }
   if (const auto* kernel_op = std::get_if<KernelOp>(&op.body)) {
     explanation.price = impl_->compute(*kernel_op, &explanation);
   } else if (std::holds_alternative<CommOp>(op.body)) {
@@ -439,6 +512,11 @@ std::vector<SourceUse> CostModel::sources_used() const {
 std::vector<CollectiveKind> CostModel::unmeasured_collectives() const {
   const std::lock_guard lock(impl_->used_mutex);
   return {impl_->unmeasured.begin(), impl_->unmeasured.end()};
+}
+
+void CostModel::join(const CostModel& behind) {
+  assert(impl_->machine.joined != nullptr);
+  impl_->behind = &behind;
 }
 
 const Machine& CostModel::machine() const { return impl_->machine; }

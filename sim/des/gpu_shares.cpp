@@ -108,11 +108,13 @@ GpuDemand kernel_demand(const Device& device, const KernelOp& op, const Estimate
 }
 
 std::vector<GpuDemand> kernel_demands(const Plan& plan, std::span<const Estimate> times,
-                                      const Device& device) {
+                                      const Machine& machine) {
   std::vector<GpuDemand> demands(times.size());
   for (std::size_t i = 0; i < times.size(); ++i) {
     const auto* kernel = std::get_if<KernelOp>(&plan.ops()[i].body);
-    if (kernel != nullptr) demands[i] = kernel_demand(device, *kernel, times[i]);
+    if (kernel == nullptr) continue;
+    const int rank = plan.ranks(plan.ops()[i].ranks).front();
+    demands[i] = kernel_demand(machine.device_of(rank), *kernel, times[i]);
   }
   return demands;
 }

@@ -32,7 +32,7 @@ SharingRates sharing_rates(const Device& device);
 GpuDemand kernel_demand(const Device& device, const KernelOp& op, const Estimate& price);
 // The same by op of a plan with these times; GpuDemand{} for ops that are no kernels.
 std::vector<GpuDemand> kernel_demands(const Plan& plan, std::span<const Estimate> times,
-                                      const Device& device);
+                                      const Machine& machine);
 // Of a collective on the share `sms` of the SMs, which sends `bytes` and receives as many in
 // `time`, each read from or written to this GPU's memory.
 GpuDemand collective_demand(const SharingRates& rates, double sms, Bytes bytes, Seconds time);

@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "sim/machine/joined_machines.h"
+
 // clang-format off: version.h is not self-contained and must come last
 #include <simgrid/kernel/Timer.hpp>
 #include <simgrid/s4u.hpp>
@@ -145,8 +147,7 @@ std::unique_ptr<sg4::Engine> make_engine() {
 // One star zone. Each (GPU, fabric) is a host whose way in and out are the port's links, so a flow
 // from host to host crosses exactly Machine::route.
 Platform::Platform(const Machine& machine) : machine_(machine), engine_(make_engine()) {
-  const TopologyKind& kind = topology_kind(machine.spec.kind);
-  const int fabrics = kind.num_fabrics(machine.spec);
+  const int fabrics = machine.num_fabrics();
   num_fabrics_ = std::max(fabrics, 1);
   sg4::NetZone* zone = sg4::create_star_zone("machine");
   std::vector<sg4::Link*> links;
@@ -167,7 +168,8 @@ Platform::Platform(const Machine& machine) : machine_(machine), engine_(make_eng
       host->seal();
       hosts_.push_back(host);
       if (fabric >= fabrics) continue;
-      const Port port = kind.port(machine, fabric, gpu);
+      const Port port = machine.port(fabric, gpu);
+      if (port.up.empty()) continue;  // of the other of two machines
       zone->add_route(host->get_netpoint(), nullptr, nullptr, nullptr, hops(port.up), false);
       zone->add_route(nullptr, host->get_netpoint(), nullptr, nullptr, hops(port.down), false);
     }
@@ -178,8 +180,18 @@ Platform::Platform(const Machine& machine) : machine_(machine), engine_(make_eng
 // A last turn lets SimGrid forget ended activities before their handles are dropped.
 Platform::~Platform() { engine_->run(); }
 
+// Joined machines have equal links where they have equal fabrics and GPUs of each.
+bool are_joined_alike(const Machine& a, const Machine& b) {
+  if (!a.joined || !b.joined) return !a.joined && !b.joined;
+  return a.joined->num_front == b.joined->num_front &&
+         a.joined->behind.spec.kind == b.joined->behind.spec.kind &&
+         a.joined->behind.spec.gpus_per_node == b.joined->behind.spec.gpus_per_node &&
+         a.joined->behind.spec.nodes_per_leaf == b.joined->behind.spec.nodes_per_leaf;
+}
+
 bool Platform::fits(const Machine& machine) const {
-  if (machine.spec.kind != machine_.spec.kind || machine.num_gpus() != machine_.num_gpus() ||
+  if (!are_joined_alike(machine, machine_) || machine.spec.kind != machine_.spec.kind ||
+      machine.num_gpus() != machine_.num_gpus() ||
       machine.spec.gpus_per_node != machine_.spec.gpus_per_node ||
       machine.spec.nodes_per_leaf != machine_.spec.nodes_per_leaf ||
       machine.links.size() != machine_.links.size()) {
@@ -347,7 +359,7 @@ SimGridNetwork::~SimGridNetwork() = default;
 void SimGridNetwork::start_flow(int from, int to, Bytes bytes, int activity, Seconds now) {
   Activity& added = impl_->add(activity, now);
   const Machine& machine = impl_->platform.machine();
-  const int fabric = topology_kind(machine.spec.kind).fabric(machine, from, to);
+  const int fabric = machine.fabric(from, to);
   sg4::CommPtr comm =
       sg4::Comm::sendto_init(impl_->platform.host(from, fabric), impl_->platform.host(to, fabric));
   comm->set_payload_size(static_cast<std::uint64_t>(std::llround(bytes.value() * kUnitsPerByte)));

@@ -83,7 +83,9 @@ PricedPlan price(const Plan& plan, const CostModel& cost, Clock clock) {
   std::vector<Estimate> times;
   times.reserve(plan.ops().size());
   for (const Op& op : plan.ops()) {
-    const auto [entry, is_new] = known.try_emplace(price_key(op));
+    PriceKey key = price_key(op);
+    if (cost.machine().joined) std::get<4>(key) = op.ranks;  // GPUs of two kinds
+    const auto [entry, is_new] = known.try_emplace(std::move(key));
     if (is_new) entry->second = cost.price(plan, op);
     times.push_back(entry->second);
     times.back().time = entry->second.at(clock);

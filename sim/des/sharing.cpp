@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "sim/machine/joined_machines.h"
 #include "sim/plan/sides.h"
 
 namespace orrery::des {
@@ -17,17 +18,22 @@ CollectiveEngine engine_of(const Plan& plan, const Op& op) {
   return one_way(plan, op) ? CollectiveEngine::kCopies : CollectiveEngine::kSms;
 }
 
+Sharing::Gpu Sharing::make_gpu(const Device& device, const SimulateOptions& options) {
+  return {.rates = sharing_rates(device),
+          .comm_sms = device.num_sms > 0
+                          ? std::min(static_cast<double>(options.comm_sms) / device.num_sms, 1.0)
+                          : 0};
+}
+
 Sharing::Sharing(const Machine& machine, const SimulateOptions& options, Agenda& agenda,
                  SimGridNetwork* network, SharingMode mode)
     : machine_(machine),
       agenda_(agenda),
       network_(network),
       mode_(mode),
-      rates_(sharing_rates(machine.device())),
-      comm_sms_(
-          machine.device().num_sms > 0
-              ? std::min(static_cast<double>(options.comm_sms) / machine.device().num_sms, 1.0)
-              : 0) {
+      first_(make_gpu(machine.device(), options)),
+      behind_(make_gpu(machine.device_of(machine.num_gpus() - 1), options)),
+      first_behind_(machine.joined ? machine.joined->num_front : machine.num_gpus()) {
   if (mode == SharingMode::kNone) return;
   gpu_users_.resize(static_cast<std::size_t>(machine.num_gpus()));
   link_users_.resize(machine.links.size());
@@ -85,8 +91,9 @@ std::int32_t Sharing::start_collective(const FlowSet& flows, Bytes bytes_each,
   added.flows = &flows;
   added.time = time;
   added.flow_time = std::min(time, orrery::des::time_alone(flows, bytes_each).value());
-  const double sms = engine == CollectiveEngine::kSms ? comm_sms_ : 0;
-  added.demand = collective_demand(rates_, sms, bytes_each, Seconds(time));
+  const Gpu& first = gpu_of(gpus.front());  // an exchange of two kinds of GPU takes no SMs
+  const double sms = engine == CollectiveEngine::kSms ? first.comm_sms : 0;
+  added.demand = collective_demand(first.rates, sms, bytes_each, Seconds(time));
   added.num_waiting = static_cast<int>(gpus.size());
   for (const int gpu : gpus) add_user(id, gpu);
   for (const int gpu : gpus) share_out(gpu, now);
@@ -141,7 +148,7 @@ void Sharing::share_out(int gpu, double now) {
     run_blocks(user.activity, now);
     demands.push_back(at(user.activity).demand);
   }
-  const std::vector<GpuShare> shares = share_gpu(rates_, demands);
+  const std::vector<GpuShare> shares = share_gpu(gpu_of(gpu).rates, demands);
   std::vector<std::int32_t> beginning;
   for (std::size_t i = 0; i < users.size(); ++i) {
     Activity& activity = at(users[i].activity);

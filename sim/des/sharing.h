@@ -98,8 +98,16 @@ class Sharing {
   Agenda& agenda_;
   SimGridNetwork* network_;
   SharingMode mode_;
-  SharingRates rates_;
-  double comm_sms_;  // as a share
+  // Of a kind of GPU.
+  struct Gpu {
+    SharingRates rates;
+    double comm_sms = 0;  // as a share
+  };
+  Gpu first_;
+  Gpu behind_;        // of the second of two machines
+  int first_behind_;  // the first of its GPUs
+  static Gpu make_gpu(const Device& device, const SimulateOptions& options);
+  [[nodiscard]] const Gpu& gpu_of(int gpu) const { return gpu < first_behind_ ? first_ : behind_; }
   std::vector<Activity> activities_;
   std::vector<std::int32_t> free_;
   std::vector<std::vector<GpuUser>> gpu_users_;        // by GPU, in the order in which they came

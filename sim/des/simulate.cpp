@@ -100,7 +100,7 @@ Timeline simulate(const PricedPlan& priced, const Machine& machine, const CostMo
                  .host = cost.options().host};
   const bool shares =
       options.level == StepLevel::kRepresentative || options.level == StepLevel::kAllRanks;
-  if (shares) step.demands = des::kernel_demands(*priced.plan, priced.times, machine.device());
+  if (shares) step.demands = des::kernel_demands(*priced.plan, priced.times, machine);
   return des::simulate(step, options);
 }
 

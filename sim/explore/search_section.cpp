@@ -68,8 +68,9 @@ bool is_mesh_key(std::string_view path, std::string_view key) {
   return false;
 }
 
-// What one side has and the other has not.
+// What one side has and the other has not: prefill or decode, attention or FFNs.
 bool is_side_setting(std::string_view path) {
+  if (path.starts_with("placement.ffn.") || path == "placement.ffn") return true;
   for (const std::string_view place : {"disaggregation.prefill.", "disaggregation.decode."}) {
     if (!path.starts_with(place)) continue;
     const std::string_view key = path.substr(place.size());

@@ -333,6 +333,13 @@ void check_searchable(const Scenario& base) {
           "placement of fixed replicas");
     }
   });
+  at_key(base, "placement", [&] {
+    if (base.ffn) {
+      throw std::invalid_argument(
+          "found FFNs on a machine of their own (ffn), which 'orrery run' simulates and no search "
+          "prices; expected one machine, or orrery.sweep over plans");
+    }
+  });
   at_key(base, "disaggregation", [&] {
     if (base.disaggregation && base.disaggregation->prefill_setting) {
       throw std::invalid_argument(

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -93,12 +94,25 @@ inline constexpr std::string_view kPcieNode = "pcie_node";  // of MachineSpec::k
 // The largest machine: what is built of one grows with its GPUs.
 inline constexpr int kMaxGpus = 100'000;
 
-struct Machine {
-  MachineSpec spec;
-  std::vector<Link> links;
+// How one GPU enters and leaves a fabric: a route within the fabric is the `up` links of its source
+// and then the `down` links of its destination, so routes need no table.
+struct Port {
+  std::vector<int> up;  // indices into Machine::links
+  std::vector<int> down;
+};
 
-  [[nodiscard]] int num_gpus() const { return spec.num_gpus; }
+struct JoinedMachines;  // sim/machine/joined_machines.h
+
+struct Machine {
+  MachineSpec spec;  // of two machines together that of the first
+  std::vector<Link> links;
+  // Two machines whose GPUs a plan takes together; null: this is one. Shared, as it does not change
+  // and machines are copied with the steps that are simulated on them.
+  std::shared_ptr<const JoinedMachines> joined;
+
+  [[nodiscard]] int num_gpus() const { return joined ? num_joined_gpus() : spec.num_gpus; }
   [[nodiscard]] const Device& device() const { return spec.device; }
+  [[nodiscard]] const Device& device_of(int gpu) const;
   [[nodiscard]] int node_of(int gpu) const { return gpu / spec.gpus_per_node; }
   // Throws std::invalid_argument when a GPU does not exist. O(1).
   [[nodiscard]] Route route(int from, int to) const;
@@ -106,19 +120,19 @@ struct Machine {
   [[nodiscard]] int nvlink_domain_of(int gpu) const;
   // Whether all of `gpus` share one NVLink domain.
   [[nodiscard]] bool in_one_nvlink_domain(std::span<const int> gpus) const;
+  // As of its TopologyKind. A GPU of two machines together has no port on the other's fabrics.
+  [[nodiscard]] int num_fabrics() const;
+  [[nodiscard]] int fabric(int from, int to) const;
+  [[nodiscard]] Port port(int fabric, int gpu) const;
+
+ private:
+  [[nodiscard]] int num_joined_gpus() const;
 };
 
 // Builds links for spec.kind. 1 <= num_gpus <= kMaxGpus. Throws std::invalid_argument on an unknown
 // kind (with the known ones), a size outside the kind's range, more than a
 // node and not whole nodes, or a missing rate.
 Machine make_machine(const MachineSpec& spec);
-
-// How one GPU enters and leaves a fabric: a route within the fabric is the `up` links of its source
-// and then the `down` links of its destination, so routes need no table.
-struct Port {
-  std::vector<int> up;  // indices into Machine::links
-  std::vector<int> down;
-};
 
 struct TopologyKind {
   std::string_view name;

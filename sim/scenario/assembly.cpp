@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "sim/machine/joined_machines.h"
 #include "sim/serve/step_time.h"
 #include "sim/units/largest_normal.h"
 
@@ -20,6 +21,7 @@ namespace orrery {
 MachineSpec simulated_part(const Scenario& scenario) {
   MachineSpec spec = scenario.machine_spec;
   std::int64_t needed = num_ranks(scenario.mesh);
+  if (scenario.ffn) needed -= num_ffn_ranks(scenario.mesh);
   if (scenario.disaggregation && !scenario.disaggregation->has_two_machines) {
     needed = num_gpus(scenario.disaggregation->prefill.placement) +
              num_gpus(scenario.disaggregation->decode.placement);
@@ -32,7 +34,25 @@ MachineSpec simulated_part(const Scenario& scenario) {
   return spec;
 }
 
+Scenario ffn_alone(const Scenario& scenario) {
+  Scenario alone = scenario;
+  static_cast<MachineSetting&>(alone) = scenario.ffn->setting;
+  alone.ffn.reset();
+  alone.side = kFfnSide;
+  alone.mesh = {.dp = scenario.mesh.ffn_instances, .tp = scenario.mesh.ffn_tp};
+  return alone;
+}
+
 namespace {
+
+// Of attention and, behind it, of FFNs where those are on a machine of their own.
+Machine simulated_machine(const Scenario& scenario, const Assembly* ffn) {
+  Machine machine = make_machine(simulated_part(scenario));
+  if (ffn == nullptr) return machine;
+  const int num_attention = num_ranks(scenario.mesh) - num_ffn_ranks(scenario.mesh);
+  return join_machines(machine, num_attention, ffn->machine(), scenario.ffn->rate,
+                       scenario.ffn->latency);
+}
 
 std::vector<std::shared_ptr<const Provider>> load_providers(const Scenario& scenario) {
   std::vector<std::shared_ptr<const Provider>> loaded;
@@ -107,7 +127,9 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
 }  // namespace
 
 Assembly::Assembly(const Scenario& scenario)
-    : machine_(at_key(scenario, "machine", [&] { return make_machine(simulated_part(scenario)); })),
+    : ffn_(scenario.ffn ? std::make_unique<Assembly>(ffn_alone(scenario)) : nullptr),
+      machine_(
+          at_key(scenario, "machine", [&] { return simulated_machine(scenario, ffn_.get()); })),
       kernel_directories_(scenario.kernel_tables),
       providers_(at_key(scenario, "provider", [&] { return load_providers(scenario); })),
       collectives_(at_key(scenario, "machine", [&] { return load_collectives(scenario); })),
@@ -117,6 +139,10 @@ Assembly::Assembly(const Scenario& scenario)
                        LaunchMode::kGraph)} {
   static_assert(static_cast<int>(LaunchMode::kEager) == 0 &&
                 static_cast<int>(LaunchMode::kGraph) == 1);
+  if (ffn_) {
+    costs_[0].join(ffn_->costs_[0]);
+    costs_[1].join(ffn_->costs_[1]);
+  }
   const EngineProfile& profile = scenario.engine_profile;
   if (profile.launch_mode == LaunchMode::kEager || profile.cuda_graphs == CudaGraphs::kDecodes) {
     return;
@@ -126,8 +152,10 @@ Assembly::Assembly(const Scenario& scenario)
                      LaunchMode::kGraph, pieces);
   };
   mixed_pieces_.reset(new CostModel(make(Pieces::kMixed)));
+  if (ffn_) mixed_pieces_->join(*ffn_->mixed_pieces_);
   if (profile.cuda_graphs == CudaGraphs::kPiecewise) {
     decode_pieces_.reset(new CostModel(make(Pieces::kDecodes)));
+    if (ffn_) decode_pieces_->join(*ffn_->decode_pieces_);
   }
 }
 
@@ -355,6 +383,7 @@ MemoryBudget memory_budget(const Scenario& scenario) {
                      .lowering = draft_lowering(scenario),
                      .shares_embedding = draft.shares_embedding()};
   }
+  if (scenario.ffn) request.ffn_device = &scenario.ffn->setting.machine_spec.device;
   return at_key(scenario, scenario.disaggregation ? "disaggregation" : "placement",
                 [&] { return memory_budget(request, scenario.machine_spec.device); });
 }

@@ -57,8 +57,11 @@ class Assembly {
   [[nodiscard]] std::vector<TableUse> tables_used() const;
   // As of CostModel, of all of them.
   [[nodiscard]] std::vector<CollectiveKind> unmeasured_collectives() const;
+  // Of FFNs on a machine of their own; else null.
+  [[nodiscard]] const Assembly* ffn() const { return ffn_.get(); }
 
  private:
+  std::unique_ptr<Assembly> ffn_;
   Machine machine_;
   std::vector<KernelDirectory> kernel_directories_;
   // Shared with the other runs of the process (sim/cost/cost.h).
@@ -70,7 +73,11 @@ class Assembly {
   [[nodiscard]] std::vector<const CostModel*> all_costs() const;
 };
 
-// The machine as far as anything of the scenario is simulated on it.
+// FFNs on a machine of their own as a scenario by itself, on that machine. REQUIRES: scenario.ffn.
+Scenario ffn_alone(const Scenario& scenario);
+
+// The machine as far as anything of the scenario is simulated on it; where FFNs are on one of their
+// own, as far as attention is.
 MachineSpec simulated_part(const Scenario& scenario);
 
 // What a GPU of the scenario's holds. Throws ScenarioError when the model does not fit.

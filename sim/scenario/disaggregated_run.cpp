@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "sim/cost/csv_reader.h"
+#include "sim/machine/machine_link.h"
 #include "sim/parallel/kv_flows.h"
-#include "sim/scenario/machine_link.h"
 #include "sim/units/text.h"
 
 namespace orrery {

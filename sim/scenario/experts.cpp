@@ -95,7 +95,7 @@ void place_experts(Scenario& scenario) {
     mesh.expert_load = slot_load(scenario.expert_shares, scenario.moe, scenario.model_config, mesh,
                                  setting.machine_spec.gpus_per_node);
   };
-  place(scenario.mesh, scenario);
+  place(scenario.mesh, ffn_setting(scenario));
   if (scenario.disaggregation) {
     place(scenario.disaggregation->prefill.placement.mesh, prefill_setting(scenario));
     place(scenario.disaggregation->decode.placement.mesh, scenario);

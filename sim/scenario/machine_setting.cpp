@@ -17,15 +17,20 @@ namespace {
 
 constexpr std::string_view kNoProvider = "none";
 
+std::string_view place_of(std::string_view side) {
+  return side == kFfnSide ? "placement" : "disaggregation";
+}
+
 const YamlNode* find_side(const YamlNode& root, std::string_view side) {
-  const YamlNode* apart = root.find("disaggregation");
+  const YamlNode* apart = root.find(place_of(side));
   return apart == nullptr ? nullptr : apart->find(side);
 }
 
 // Of the mapping that says `key` of a side: the side's own, else the scenario's.
 Reader reader_of(const Reader& root, std::string_view side, std::string_view key) {
   if (!side_has(root.node(), side, key)) return root;
-  return {*find_side(root.node(), side), "disaggregation." + std::string(side), key_names("side")};
+  return {*find_side(root.node(), side), std::string(place_of(side)) + "." + std::string(side),
+          key_names(side == kFfnSide ? "ffn_side" : "side")};
 }
 
 // Name of the profile that `engine` asks for, without a path; the engine is not read yet.
@@ -72,11 +77,18 @@ std::filesystem::path read_machine_part(const Reader& place, const std::filesyst
 
 // A path to tables is one of tables of one device.
 void check_provider_path(const Reader& place, const YamlNode& root, const MachineSetting& setting) {
-  if (!is_path(setting.provider) || !place.path().empty() || !has_two_machines(root)) return;
-  place.fail("provider",
-             "found a path, to tables of one device, beside prefill and decode on "
-             "machines of their own; expected provider in disaggregation.prefill and "
-             "disaggregation.decode");
+  if (!is_path(setting.provider) || !place.path().empty()) return;
+  if (side_has(root, kFfnSide)) {
+    place.fail("provider",
+               "found a path, to tables of one device, beside FFNs on a machine of their own; "
+               "expected a name, or none");
+  }
+  if (has_two_machines(root)) {
+    place.fail("provider",
+               "found a path, to tables of one device, beside prefill and decode on "
+               "machines of their own; expected provider in disaggregation.prefill and "
+               "disaggregation.decode");
+  }
 }
 
 // provider: NAME of tables on any device of the vendor, a path to tables of this device, or none;

@@ -9,6 +9,7 @@
 //     transfer: {rate: 50 GB/s}
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "sim/scenario/engine_profile.h"
 #include "sim/scenario/measured_tables.h"
 #include "sim/scenario/reader.h"
+#include "sim/units/units.h"
 
 namespace orrery {
 
@@ -32,9 +34,20 @@ struct MachineSetting {
   std::vector<CollectiveDirectory> collective_tables;
 };
 
-// Sides of a disaggregated service, as keys of `disaggregation`.
+// FFNs of a placement that lie on a machine of their own:
+//
+//   placement: {dp: 16, ffn_instances: 1, ffn_tp: 8, ffn: {machine: h800-cluster}}
+struct FfnSide {
+  MachineSetting setting;
+  // What a GPU sends to the other machine; none: what the networks of both say.
+  std::optional<BytesPerSecond> rate;
+  std::optional<Seconds> latency;
+};
+
+// Sides of a disaggregated service, as keys of `disaggregation`, and the FFNs of `placement`.
 inline constexpr std::string_view kPrefillSide = "prefill";
 inline constexpr std::string_view kDecodeSide = "decode";
+inline constexpr std::string_view kFfnSide = "ffn";
 
 // Whether a side of the scenario `root` names a machine of its own. `key`: or something else.
 bool side_has(const YamlNode& root, std::string_view side, std::string_view key = "machine");

@@ -276,9 +276,33 @@ Json energy_json(const RunResult& result) {
 // One, or those of both sides: "h100-sxm + h200-sxm".
 std::string devices_of(const Scenario& scenario) {
   const std::string& device = scenario.machine_spec.device.name;
+  if (scenario.ffn) {
+    const std::string& ffn = scenario.ffn->setting.machine_spec.device.name;
+    return ffn == device ? device : device + " + " + ffn;
+  }
   if (!scenario.disaggregation) return device;
   const std::string& prefill = prefill_setting(scenario).machine_spec.device.name;
   return prefill == device ? device : prefill + " + " + device;
+}
+
+// Attention and FFNs on machines of their own: what is on each.
+Json attention_ffn_json(const RunResult& result) {
+  const Scenario& scenario = result.scenario;
+  const int num_ffn = scenario.replicas * num_ffn_ranks(scenario.mesh);
+  const auto side = [](const MachineSetting& setting, int num_gpus,
+                       const std::vector<TableUse>& tables) -> Json {
+    return {{"num_gpus", num_gpus},
+            {"machine", setting.machine_spec.name},
+            {"device", setting.machine_spec.device.name},
+            {"provider", setting.provider},
+            {"usd_per_hour", usd_json(usd_per_gpu_hour(setting.machine_spec) * num_gpus)},
+            {"tables", tables_json(tables)}};
+  };
+  return {
+      {"attention", side(scenario, result.num_gpus - num_ffn, result.with_ffn->attention_tables)},
+      {"ffn", side(scenario.ffn->setting, num_ffn, result.with_ffn->ffn_tables)},
+      {"usd_per_hour", usd_json(usd_per_hour(scenario))},
+      {"usd_per_million_output_tokens", usd_per_million_tokens(result)}};
 }
 
 // Nodes that one replica takes, the larger kind of a disaggregated service.
@@ -287,6 +311,11 @@ std::int64_t nodes_per_replica(const Scenario& scenario) {
     const int per_node = setting.machine_spec.gpus_per_node;
     return (num_ranks(mesh) + per_node - 1) / per_node;
   };
+  if (scenario.ffn) {
+    const Mesh ffn{.dp = scenario.mesh.ffn_instances, .tp = scenario.mesh.ffn_tp};
+    const Mesh attention{.dp = scenario.mesh.dp, .tp = scenario.mesh.tp};
+    return nodes(attention, scenario) + nodes(ffn, scenario.ffn->setting);
+  }
   if (!scenario.disaggregation) return nodes(scenario.mesh, scenario);
   return std::max(nodes(scenario.disaggregation->prefill.placement.mesh, prefill_setting(scenario)),
                   nodes(scenario.disaggregation->decode.placement.mesh, scenario));
@@ -364,6 +393,7 @@ std::string summary_json(const RunResult& result) {
                   {"memory_per_gpu", memory_json(result.memory)},
                   {"num_kv_blocks", result.memory.num_kv_blocks}};
   if (result.disaggregated) summary["disaggregation"] = disaggregation_json(result);
+  if (result.with_ffn) summary["attention_ffn"] = attention_ffn_json(result);
   if (metrics.ranks) summary["data_parallel"] = ranks_json(*metrics.ranks);
   if (metrics.experts) summary["expert_balance"] = experts_json(*metrics.experts);
   if (metrics.kv_tiers) {

@@ -6,12 +6,13 @@
 #include <stdexcept>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "sim/machine/machine_link.h"
 #include "sim/scenario/config_keys.h"
 #include "sim/scenario/costs.h"
 #include "sim/scenario/keys.h"
-#include "sim/scenario/machine_link.h"
 #include "sim/scenario/workload.h"
 #include "sim/units/text.h"
 
@@ -146,21 +147,45 @@ void check_gpus(const Location& where, const Disaggregation& placed, const SideM
   }
 }
 
-// Two machines between which nothing says how fast KV blocks move.
-void check_link(const Location& where, const SideMachines& machines) {
+// Of one mesh of which attention and FFNs are on machines of their own.
+void check_ffn_gpus(const Location& where, const Placement& placed, const MachineSpec& machine,
+                    const MachineSpec& ffn) {
+  const auto check = [&](const std::string& name, std::int64_t ranks, const MachineSpec& of) {
+    const std::int64_t gpus = placed.replicas * ranks;
+    if (gpus <= of.num_gpus) return;
+    fail_at(where, "placement: " + name + " needs " + std::to_string(gpus) + " GPUs (" +
+                       std::to_string(placed.replicas) + " replicas of " + std::to_string(ranks) +
+                       "); machine " + of.name + " has " + std::to_string(of.num_gpus));
+  };
+  const std::int64_t num_ffn = num_ffn_ranks(placed.mesh);
+  check("attention", num_ranks(placed.mesh) - num_ffn, machine);
+  check("ffn", num_ffn, ffn);
+}
+
+// Two sides on machines of their own, in words.
+struct LinkWords {
+  std::string place;
+  std::string first;
+  std::string second;
+  std::string key;
+};
+
+// Two machines between which nothing says how fast anything moves.
+void check_link(const Location& where, const LinkWords& words, const MachineSpec& first,
+                const MachineSpec& second) {
   std::vector<std::string> without;
-  for (const MachineSpec* machine : {machines.prefill, machines.decode}) {
+  for (const MachineSpec* machine : {&first, &second}) {
     if (!network_of(*machine)) without.push_back(machine->name);
   }
   if (without.empty()) return;
   const bool is_one = without.front() == without.back();
-  fail_at(where, "disaggregation: prefill is on " + machines.prefill->name + " and decode on " +
-                     machines.decode->name +
+  fail_at(where, words.place + ": " + words.first + " is on " + first.name + " and " +
+                     words.second + " on " + second.name +
                      ", machines of their own, and no link between them is known, since " +
                      (is_one ? without.front() + " has"
                              : without.front() + " and " + without.back() + " have") +
-                     " no network; expected disaggregation.transfer: {rate: 50 GB/s} or whatever "
-                     "it is, or clusters (orrery machines)");
+                     " no network; expected " + words.key +
+                     ": {rate: 50 GB/s} or whatever it is, or clusters (orrery machines)");
 }
 
 std::string mesh_yaml(const Placement& placement, const std::string& indent) {
@@ -168,16 +193,20 @@ std::string mesh_yaml(const Placement& placement, const std::string& indent) {
          config_yaml(mesh_fields(), placement.mesh, indent);
 }
 
+// Of a side, each behind a line end.
+std::string setting_yaml(const MachineSetting& setting, bool is_apart) {
+  std::string text;
+  if (is_apart) text += "\n" + machine_yaml(setting, "    ");
+  text += "\n" + provider_yaml(setting, "    ");
+  const std::string costs = to_yaml(setting.machine_spec.costs, "\n    ");
+  return text + costs.substr(0, costs.find_last_of('}') + 1);
+}
+
 // `setting`: null where the scenario says it for both.
 std::string side_yaml(const SidePlacement& side, std::string_view name,
                       const MachineSetting* setting, bool is_apart) {
   std::string text = "  " + std::string(name) + ":";
-  if (setting != nullptr) {
-    if (is_apart) text += "\n" + machine_yaml(*setting, "    ");
-    text += "\n" + provider_yaml(*setting, "    ");
-    const std::string costs = to_yaml(setting->machine_spec.costs, "\n    ");
-    text += costs.substr(0, costs.find_last_of('}') + 1);
-  }
+  if (setting != nullptr) text += setting_yaml(*setting, is_apart);
   text += mesh_yaml(side.placement, "    ");
   if (side.max_num_seqs) {
     text += "\n    max_num_seqs: " + std::to_string(*side.max_num_seqs);
@@ -198,8 +227,33 @@ Placement read_placement(const YamlNode& node, const ModelConfig& model,
                          const MachineSpec& machine) {
   const Reader reader(node, "placement", key_names("placement"));
   Placement placement = read_mesh(reader, "placement", model);
-  check_fits(node.where, "placement", placement, machine);
+  if (!reader.has(kFfnSide)) check_fits(node.where, "placement", placement, machine);
   return placement;
+}
+
+FfnSide read_ffn_side(const YamlNode& placement, const Placement& placed,
+                      const MachineSpec& machine, MachineSetting ffn) {
+  const YamlNode& node = *placement.find(kFfnSide);
+  const Reader reader(node, "placement.ffn", key_names("ffn_side"));
+  reader.require({"machine"});
+  if (placed.mesh.ffn_instances == 0) {
+    fail_at(node.where,
+            "placement.ffn: found a machine for FFNs without ffn_instances, so that "
+            "they lie where attention does; expected ffn_instances of at least 1");
+  }
+  FfnSide side{.setting = std::move(ffn), .rate = {}, .latency = {}};
+  if (reader.has("transfer")) {
+    const Reader transfer(reader.at("transfer"), "placement.ffn.transfer",
+                          key_names("ffn_transfer"));
+    if (transfer.has("rate")) side.rate = transfer.bytes_per_second("rate");
+    if (transfer.has("latency")) side.latency = transfer.seconds("latency", /*zero_allowed=*/true);
+  }
+  check_ffn_gpus(node.where, placed, machine, side.setting.machine_spec);
+  if (!side.rate) {
+    check_link(node.where, {"placement", "attention", "ffn", "placement.ffn.transfer"}, machine,
+               side.setting.machine_spec);
+  }
+  return side;
 }
 
 bool held_alike(const Disaggregation& disaggregation) {
@@ -228,12 +282,21 @@ Disaggregation read_disaggregation(const YamlNode& node, const ModelConfig& mode
   found.has_two_machines = machines.are_two;
   check_resharding(reader.at("decode").where, found, model);
   check_gpus(node.where, found, machines);
-  if (machines.are_two && !found.transfer.rate) check_link(node.where, machines);
+  if (machines.are_two && !found.transfer.rate) {
+    check_link(node.where, {"disaggregation", "prefill", "decode", "disaggregation.transfer"},
+               *machines.prefill, *machines.decode);
+  }
   return found;
 }
 
-std::string to_yaml(const Placement& placement) {
-  return "placement:" + mesh_yaml(placement, "  ") + "\n";
+std::string to_yaml(const Placement& placement, const std::optional<FfnSide>& ffn) {
+  std::string text = "placement:" + mesh_yaml(placement, "  ") + "\n";
+  if (!ffn) return text;
+  text += "  ffn:" + setting_yaml(ffn->setting, /*is_apart=*/true) + "\n";
+  if (ffn->rate || ffn->latency) text += "    transfer:\n";
+  if (ffn->rate) text += "      rate: " + format_number(ffn->rate->value()) + " B/s\n";
+  if (ffn->latency) text += "      latency: " + format_number(ffn->latency->value()) + " s\n";
+  return text;
 }
 
 std::string machine_yaml(const MachineSetting& setting, const std::string& indent) {

@@ -65,12 +65,15 @@ struct SideMachines {
 // without a link that is known or said. `kv_cache`: the model's format of them.
 Placement read_placement(const YamlNode& node, const ModelConfig& model,
                          const MachineSpec& machine);
+// Likewise with FFNs on a machine of their own, `ffn`, and the link to it.
+FfnSide read_ffn_side(const YamlNode& placement, const Placement& placed,
+                      const MachineSpec& machine, MachineSetting ffn);
 Disaggregation read_disaggregation(const YamlNode& node, const ModelConfig& model, DType kv_cache,
                                    const SideMachines& machines);
 
 // "placement:" and "disaggregation:" with every key, for resolved scenarios. `decode`: the decode
 // side's setting, which is written where prefill has one of its own.
-std::string to_yaml(const Placement& placement);
+std::string to_yaml(const Placement& placement, const std::optional<FfnSide>& ffn);
 std::string to_yaml(const Disaggregation& disaggregation, const MachineSetting& decode);
 // "machine: {...}" and "provider: ...", each in a line behind `indent`.
 std::string machine_yaml(const MachineSetting& setting, const std::string& indent);

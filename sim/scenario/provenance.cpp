@@ -64,7 +64,9 @@ std::vector<std::pair<std::string, std::string>> provenance(const Scenario& scen
   add("precision", to_text(scenario.precision) + " (" + scenario.precision_source + ")");
   const bool has_sides = scenario.disaggregation && scenario.disaggregation->prefill_setting;
   const std::string& prefill = has_sides ? prefill_setting(scenario).provider : scenario.provider;
-  add("provider", prefill == scenario.provider ? prefill : prefill + " + " + scenario.provider);
+  const std::string& ffn = ffn_setting(scenario).provider;
+  add("provider", (prefill == scenario.provider ? "" : prefill + " + ") + scenario.provider +
+                      (ffn == scenario.provider ? "" : " + " + ffn));
   std::string used;
   for (const TableUse& use : tables) {
     used += (used.empty() ? "" : "; ") + to_text(use);
@@ -82,6 +84,7 @@ std::vector<std::pair<std::string, std::string>> provenance(const Scenario& scen
   };
   add_sources(scenario, "tables_");
   if (has_sides) add_sources(prefill_setting(scenario), "prefill_tables_");
+  if (scenario.ffn) add_sources(scenario.ffn->setting, "ffn_tables_");
   return found;
 }
 

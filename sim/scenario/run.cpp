@@ -69,25 +69,38 @@ std::vector<std::string> warnings_of_collectives(const Scenario& scenario) {
           ": within a node those of " + nearest.machine + " stand in, scaled to its NVLink rate"};
 }
 
-// `warn` of the scenario; where the sides have settings of their own of each of them, which the
-// text names unless both are warned alike.
+// Scenarios of what lies on machines, or stands on tables, of its own: both sides of a
+// disaggregated service, or attention and FFNs. None where there is one of all.
+std::vector<Scenario> sides_with_settings(const Scenario& scenario) {
+  if (scenario.ffn) {
+    Scenario attention = scenario;
+    attention.side = "attention";
+    return {std::move(attention), ffn_alone(scenario)};
+  }
+  if (!scenario.disaggregation || !scenario.disaggregation->prefill_setting) return {};
+  return {prefill_side(scenario), decode_side(scenario)};
+}
+
+// `warn` of the scenario; of each side with a setting of its own, which the text names unless both
+// are warned alike.
 template <typename Warn>
 void warn_of_sides(const Scenario& scenario, std::vector<std::string>& warnings, Warn warn) {
-  if (!scenario.disaggregation || !scenario.disaggregation->prefill_setting) {
+  const std::vector<Scenario> sides = sides_with_settings(scenario);
+  if (sides.empty()) {
     std::ranges::move(warn(scenario), std::back_inserter(warnings));
     return;
   }
-  const std::vector<std::string> prefill = warn(prefill_side(scenario));
-  const std::vector<std::string> decode = warn(decode_side(scenario));
-  const auto add = [&](const auto& texts, const auto& others, std::string_view side) {
-    for (const std::string& text : texts) {
-      const bool is_of_both = std::ranges::find(others, text) != others.end();
-      if (is_of_both && side == kDecodeSide) continue;
-      warnings.push_back((is_of_both ? "" : std::string(side) + ": ") + text);
-    }
+  const std::vector<std::string> first = warn(sides.front());
+  const std::vector<std::string> second = warn(sides.back());
+  const auto is_in = [](const auto& texts, const std::string& text) {
+    return std::ranges::find(texts, text) != texts.end();
   };
-  add(prefill, decode, kPrefillSide);
-  add(decode, prefill, kDecodeSide);
+  for (const std::string& text : first) {
+    warnings.push_back((is_in(second, text) ? "" : sides.front().side + ": ") + text);
+  }
+  for (const std::string& text : second) {
+    if (!is_in(first, text)) warnings.push_back(sides.back().side + ": " + text);
+  }
 }
 
 // What the reader of a result should know besides its numbers.
@@ -169,20 +182,20 @@ std::vector<std::string> stand_ins(const Scenario& scenario, const std::vector<T
 
 void warn_of_stand_ins(RunResult& result) {
   warn_of_sides(result.scenario, result.warnings, [&](const Scenario& side) {
-    const bool has_own = result.disaggregated && result.scenario.disaggregation->prefill_setting;
-    if (!has_own) return stand_ins(side, result.tables_used);
-    const DisaggregatedRun& run = *result.disaggregated;
-    return stand_ins(side, side.side == kPrefillSide ? run.prefill_tables : run.decode_tables);
+    if (side.side == kPrefillSide) return stand_ins(side, result.disaggregated->prefill_tables);
+    if (side.side == kDecodeSide) return stand_ins(side, result.disaggregated->decode_tables);
+    if (side.side.empty()) return stand_ins(side, result.tables_used);
+    return stand_ins(side, side.side == kFfnSide ? result.with_ffn->ffn_tables
+                                                 : result.with_ffn->attention_tables);
   });
 }
 
 // Which collectives the tables of the machine, or of the nearest that has some, do not have.
 std::vector<std::string> unmeasured_of(const Scenario& scenario,
-                                       const std::vector<const StepModel*>& models) {
+                                       const std::vector<const Assembly*>& assemblies) {
   std::set<CollectiveKind> unmeasured;
-  for (const StepModel* steps : models) {
-    if (steps == nullptr) continue;
-    std::ranges::copy(steps->assembly().unmeasured_collectives(),
+  for (const Assembly* assembly : assemblies) {
+    std::ranges::copy(assembly->unmeasured_collectives(),
                       std::inserter(unmeasured, unmeasured.end()));
   }
   std::vector<std::string> kinds;
@@ -198,10 +211,15 @@ std::vector<std::string> unmeasured_of(const Scenario& scenario,
 }
 
 void warn_of_unmeasured(const ServiceModel& model, RunResult& result) {
+  const Assembly& own = model.steps().assembly();
   warn_of_sides(result.scenario, result.warnings, [&](const Scenario& side) {
-    if (side.side.empty()) return unmeasured_of(side, {&model.steps(), model.prefill_steps()});
-    return unmeasured_of(side,
-                         {side.side == kPrefillSide ? model.prefill_steps() : &model.steps()});
+    std::vector<const Assembly*> assemblies{side.side == kFfnSide ? own.ffn() : &own};
+    if (model.prefill_steps() != nullptr && side.side != kDecodeSide) {
+      const Assembly* prefill = &model.prefill_steps()->assembly();
+      if (side.side == kPrefillSide) assemblies.clear();
+      assemblies.push_back(prefill);
+    }
+    return unmeasured_of(side, assemblies);
   });
 }
 
@@ -266,6 +284,10 @@ RunResult run_scenario(const Scenario& scenario, const Progress& progress,
   const StepLevel level = des::has_simgrid() ? with_simgrid : StepLevel::kHeap;
   result.step = simulate_step(model.steps().assembly(), shown, batch, level);
   result.tables_used = model.steps().assembly().tables_used();
+  if (const Assembly* ffn = model.steps().assembly().ffn()) {
+    result.with_ffn = {.attention_tables = result.tables_used, .ffn_tables = ffn->tables_used()};
+    result.tables_used = together(result.tables_used, result.with_ffn->ffn_tables);
+  }
   if (model.prefill_steps() != nullptr) {
     DisaggregatedRun& sides = *result.disaggregated;
     sides.decode_tables = result.tables_used;

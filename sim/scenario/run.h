@@ -43,6 +43,12 @@ struct StepResult {
   std::vector<StepSide> sides;    // of a placement with FFNs apart
 };
 
+// Of FFNs on a machine of their own and attention on another.
+struct AttentionFfnRun {
+  std::vector<TableUse> attention_tables;
+  std::vector<TableUse> ffn_tables;
+};
+
 struct RunResult {
   Scenario scenario;
   ServiceResult service;
@@ -50,6 +56,7 @@ struct RunResult {
   MemoryBudget memory;
   KvTiersConfig kv_tiers;  // ScenarioService
   std::optional<DisaggregatedRun> disaggregated;
+  std::optional<AttentionFfnRun> with_ffn;
   int num_gpus = 0;
   std::vector<std::string> warnings;
   std::vector<TableUse> tables_used;

@@ -124,7 +124,13 @@ void read_place(const Reader& root, const std::filesystem::path& directory, Scen
     scenario.disaggregation = read_sides(root, directory, scenario);
     placement = scenario.disaggregation->decode.placement;
   } else if (root.has("placement")) {
-    placement = read_placement(root.at("placement"), scenario.model_config, scenario.machine_spec);
+    const YamlNode& node = root.at("placement");
+    placement = read_placement(node, scenario.model_config, scenario.machine_spec);
+    if (node.find(kFfnSide) != nullptr) {
+      scenario.ffn =
+          read_ffn_side(node, placement, scenario.machine_spec,
+                        read_machine_setting(root, kFfnSide, directory, scenario.paths.root));
+    }
   }
   scenario.replicas = placement.replicas;
   scenario.mesh = placement.mesh;
@@ -137,6 +143,12 @@ void read_scaling(const Reader& root, Scenario& scenario) {
     root.fail("autoscaling",
               "found autoscaling beside disaggregation, whose sides are of a fixed size; expected "
               "placement in its place");
+  }
+  if (scenario.ffn) {
+    root.fail(
+        "autoscaling",
+        "found autoscaling beside placement.ffn, whose machine has a fixed size; expected one "
+        "of them");
   }
   scenario.autoscaling = read_autoscaling(node);
   AutoscalingConfig& scaling = *scenario.autoscaling;
@@ -272,6 +284,11 @@ void read_speculative_part(const Reader& engine, const std::filesystem::path& di
                 "found speculative beside disaggregation, whose transfers would have to move the "
                 "draft's KV cache too; expected placement");
   }
+  if (scenario.ffn) {
+    engine.fail("speculative",
+                "found speculative beside placement.ffn, whose drafts would need places on both "
+                "machines; expected FFNs on the machine of attention");
+  }
   scenario.speculative = read_speculative(
       engine.at("speculative"),
       {.model = scenario.model_config, .precision = scenario.precision, .mesh = scenario.mesh},
@@ -337,6 +354,12 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
 // default on its own device, which is written down as a limit of prefill where it is another.
 void read_engines(const YamlNode* node, const YamlNode& root,
                   const std::filesystem::path& directory, Scenario& scenario) {
+  if (scenario.ffn) {
+    Scenario there = scenario;
+    static_cast<MachineSetting&>(there) = scenario.ffn->setting;
+    read_engine(node, root, directory, there);
+    scenario.ffn->setting.engine_profile = there.engine_profile;
+  }
   if (!scenario.disaggregation || !scenario.disaggregation->prefill_setting) {
     return read_engine(node, root, directory, scenario);
   }
@@ -455,6 +478,10 @@ std::string slo_yaml(const Slo& slo) {
 
 }  // namespace
 
+const MachineSetting& ffn_setting(const Scenario& scenario) {
+  return scenario.ffn ? scenario.ffn->setting : scenario;
+}
+
 const MachineSetting& prefill_setting(const Scenario& scenario) {
   const auto& own = scenario.disaggregation->prefill_setting;
   return own ? *own : scenario;
@@ -550,9 +577,10 @@ std::string to_yaml(const Scenario& scenario, const std::string& requests_file) 
           "\n  expert_load: " + to_yaml(scenario.expert_load) + "\nmoe: " + to_yaml(scenario.moe) +
           "\n";
   text += machine_yaml(scenario, "") + "\n" + provider_yaml(scenario, "") + "\n";
-  text += scenario.disaggregation
-              ? to_yaml(*scenario.disaggregation, scenario)
-              : to_yaml(Placement{.replicas = scenario.replicas, .mesh = scenario.mesh});
+  text +=
+      scenario.disaggregation
+          ? to_yaml(*scenario.disaggregation, scenario)
+          : to_yaml(Placement{.replicas = scenario.replicas, .mesh = scenario.mesh}, scenario.ffn);
   if (scenario.autoscaling) text += to_yaml(*scenario.autoscaling);
   text += "engine:\n  profile: " + quoted_yaml(scenario.profile) +
           config_yaml(engine_fields(), scenario.engine, "  ") + "\n" +
@@ -561,7 +589,10 @@ std::string to_yaml(const Scenario& scenario, const std::string& requests_file) 
   text += to_yaml(scenario.kv_tiers);
   text += "router: " + std::string(to_text(scenario.router)) + "\n";
   text += "workload: " + to_yaml(scenario.workload, scenario.paths.root, requests_file) + "\n";
-  const bool is_cost_of_sides = scenario.disaggregation && scenario.disaggregation->prefill_setting;
+  // The scenario's would be that of sides whose machines say none, too.
+  const bool is_cost_of_sides =
+      (scenario.disaggregation && scenario.disaggregation->prefill_setting) ||
+      (scenario.ffn && scenario.ffn->setting.machine_spec.costs.usd_per_gpu_hour == 0);
   text += slo_yaml(scenario.slo);
   if (!is_cost_of_sides) text += to_yaml(scenario.machine_spec.costs);
   text += "step_level: " + std::string(to_text(scenario.step_level)) + "\n";

@@ -54,7 +54,8 @@ struct Scenario : MachineSetting {
   int replicas = 1;
   Mesh mesh;
   std::optional<Disaggregation> disaggregation;
-  std::string side;  // which of its sides this is (disaggregated_run.h); empty: the whole
+  std::optional<FfnSide> ffn;  // on a machine of their own
+  std::string side;            // which of its sides this is (disaggregated_run.h); empty: the whole
   std::string profile = kDefaultProfile;
   EngineConfig engine;
   std::optional<SpeculativeSpec> speculative;
@@ -83,6 +84,8 @@ struct Scenario : MachineSetting {
 
 // That of the prefill side of a disaggregated scenario.
 const MachineSetting& prefill_setting(const Scenario& scenario);
+// That of FFNs, which may lie where attention does.
+const MachineSetting& ffn_setting(const Scenario& scenario);
 
 // Reads, checks and resolves a scenario file. `overrides` are "key.path=value" texts applied before
 // reading. Throws ScenarioError.

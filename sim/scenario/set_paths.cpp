@@ -13,6 +13,7 @@ namespace {
 // Keys of a scenario whose values may be paths.
 constexpr auto kPathKeys = std::to_array<std::string_view>(
     {"model", "model.config", "model.expert_load.trace", "machine", "machine.name", "provider",
+     "placement.ffn.machine", "placement.ffn.machine.name", "placement.ffn.provider",
      "disaggregation.prefill.machine", "disaggregation.prefill.machine.name",
      "disaggregation.prefill.provider", "disaggregation.decode.machine",
      "disaggregation.decode.machine.name", "disaggregation.decode.provider", "engine.profile",

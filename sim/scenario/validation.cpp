@@ -88,6 +88,11 @@ void check_executable(const Scenario& scenario) {
     }
   });
   at_key(scenario, "placement", [&] {
+    if (scenario.ffn) {
+      throw std::invalid_argument(
+          "found FFNs on a machine of their own (ffn), which is simulated and not executed; "
+          "expected ffn_instances on the machine of attention");
+    }
     if (scenario.replicas != 1 && !scenario.disaggregation) {
       throw std::invalid_argument("found " + std::to_string(scenario.replicas) +
                                   " replicas; one is executed: set placement.replicas=1");

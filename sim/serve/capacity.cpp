@@ -54,6 +54,7 @@ void add_draft(const DraftRequest& draft, const Batch& largest, MemoryBudget& bu
 void check_ffn_memory(const CapacityRequest& request, const MemoryBudget& attention,
                       const MemoryUse& ffn, const Device& device) {
   MemoryBudget budget = attention;
+  budget.hbm = device.hbm_capacity;
   budget.weights = ffn.weights;
   budget.activations = ffn.activations;
   const Bytes room = usable(request.engine, budget);
@@ -110,7 +111,8 @@ MemoryBudget fixed_part(const CapacityRequest& request, const Device& device) {
   }
   budget.usable = usable(engine, budget);
   if (request.mesh.ffn_instances > 0) {
-    check_ffn_memory(request, budget, memory_of(plan, num_attention), device);
+    const Device& ffn_device = request.ffn_device != nullptr ? *request.ffn_device : device;
+    check_ffn_memory(request, budget, memory_of(plan, num_attention), ffn_device);
   }
   return budget;
 }

@@ -60,6 +60,7 @@ struct CapacityRequest {
   Bytes context;
   Bytes workspace;
   std::optional<DraftRequest> draft;
+  const Device* ffn_device = nullptr;  // of FFNs apart; null: that of attention
 };
 
 // Throws std::invalid_argument when weights and buffers leave no room for one block: by how much,

@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "sim/machine/joined_machines.h"
+
 namespace orrery {
 namespace {
 
@@ -220,6 +222,58 @@ TEST(Machine, AGpuThatDoesNotExistIsAnError) {
   EXPECT_THROW((void)machine.route(-1, 0), std::invalid_argument);
   const std::vector<int> gpus = {0, 4};
   EXPECT_THROW((void)machine.in_one_nvlink_domain(gpus), std::invalid_argument);
+}
+
+// Three GPUs of a node and behind them two nodes of a cluster.
+TEST(JoinedMachines, KeepTheirRoutesAndHaveWaysBetweenThem) {
+  MachineSpec node{.name = "node", .kind = "nvswitch_node"};
+  node.device.hbm_capacity = Bytes(1e9);
+  node.device.hbm_bandwidth = BytesPerSecond(1e9);
+  node.num_gpus = 8;
+  node.nvlink_rate = BytesPerSecond(450e9);
+  node.nvlink_latency = Seconds(1e-6);
+  MachineSpec cluster = node;
+  cluster.name = "cluster";
+  cluster.kind = "rail_fat_tree";
+  cluster.device.name = "other";
+  cluster.num_gpus = 16;
+  cluster.nic_rate = BytesPerSecond(50e9);
+  cluster.nic_latency = Seconds(3e-6);
+  const Machine front = make_machine(node);
+  const Machine behind = make_machine(cluster);
+  EXPECT_THROW(join_machines(front, 3, behind, {}, {}), std::invalid_argument);
+  const Machine both = join_machines(front, 3, behind, BytesPerSecond(25e9), Seconds(7e-6));
+  EXPECT_EQ(both.num_gpus(), 19);
+  EXPECT_EQ(both.device_of(2).name, "");
+  EXPECT_EQ(both.device_of(3).name, "other");
+  std::set<std::string> names;
+  for (const Link& link : both.links) names.insert(link.name);
+  EXPECT_EQ(names.size(), both.links.size());
+  const auto expect_as = [&](int from, int to, const Machine& own, int own_from, int own_to) {
+    const Route found = both.route(from, to);
+    const Route expected = own.route(own_from, own_to);
+    EXPECT_EQ(found.latency, expected.latency);
+    ASSERT_EQ(found.links.size(), expected.links.size());
+    for (std::size_t i = 0; i < found.links.size(); ++i) {
+      EXPECT_EQ(both.links[static_cast<std::size_t>(found.links[i])].rate,
+                own.links[static_cast<std::size_t>(expected.links[i])].rate);
+    }
+  };
+  expect_as(0, 2, front, 0, 2);
+  expect_as(3, 4, behind, 0, 1);
+  expect_as(3, 11, behind, 0, 8);  // the same rail
+  expect_as(3, 12, behind, 0, 9);  // through the spine
+  EXPECT_TRUE(both.in_one_nvlink_domain(std::vector<int>{0, 2}));
+  EXPECT_FALSE(both.in_one_nvlink_domain(std::vector<int>{2, 3}));
+  EXPECT_TRUE(both.in_one_nvlink_domain(std::vector<int>{3, 10}));
+  EXPECT_FALSE(both.in_one_nvlink_domain(std::vector<int>{10, 11}));
+  const Route between = both.route(1, 5);
+  EXPECT_EQ(between.latency, Seconds(7e-6));
+  ASSERT_EQ(between.links.size(), 2U);
+  for (const int link : between.links) {
+    EXPECT_EQ(both.links[static_cast<std::size_t>(link)].rate, BytesPerSecond(25e9));
+  }
+  EXPECT_THROW((void)both.route(0, 19), std::invalid_argument);
 }
 
 }  // namespace

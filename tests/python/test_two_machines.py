@@ -1,4 +1,4 @@
-"""Prefill and decode on machines of their own: what a run, its report, a step and a comparison say of each side."""
+"""Prefill and decode, or attention and FFNs, on machines of their own: what runs, reports, steps and comparisons say of each side."""
 
 import json
 import pathlib
@@ -99,3 +99,32 @@ def test_a_comparison_says_where_each_side_is(tmp_path, capsys):
     capsys.readouterr()
     assert cli.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
     assert "disaggregation.prefill.machine.name" in capsys.readouterr().out
+
+
+FFN = "placement={ffn_instances: 1, num_micro_batches: 2, ffn: {machine: hgx-h100, transfer: {rate: 50 GB/s, latency: 3 us}}}"
+FEW_AT_ONCE = "workload={closed_loop: {concurrency: 8, num_requests: 16, prompt_tokens: 200, output_tokens: 10}}"
+
+
+def test_a_run_says_what_attention_and_ffns_are_on(tmp_path, capsys):
+    sets = [word for text in ("machine=hgx-h200", FFN, FEW_AT_ONCE) for word in ("--set", text)]
+    assert cli.main(["run", "scenarios/llama_8b_closed_loop.yaml", "-o", str(tmp_path / "run"), *sets]) == 0
+    printed = capsys.readouterr().out
+    assert "1 of 2 GPUs (h200-sxm of hgx-h200)" in printed and "1 of 2 GPUs (h100-sxm of hgx-h100)" in printed
+    assert "USD an hour (1.60 for attention and 1.30 for ffn)" in printed
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
+    sides = summary["attention_ffn"]
+    assert summary["device"] == "h200-sxm + h100-sxm" and sides["usd_per_hour"] == pytest.approx(2.9)
+    of_attention = {kernel for table in sides["attention"]["tables"] for kernel in table["kernels"]}
+    assert "attention_decode" in of_attention and all(table["device"] == "h200-sxm" for table in sides["attention"]["tables"])
+    assert any(table["device"] == "h100-sxm" for table in sides["ffn"]["tables"])
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    table = page.partition('id="ffn-table"')[2].partition("</table>")[0]
+    assert "h200-sxm" in table and "h100-sxm" in table and "1.30 USD" in table
+    assert "hgx-h200 with 8 GPUs for attention, hgx-h100 with 8 GPUs for FFNs" in page
+
+
+def test_ops_of_ffns_are_of_their_devices_tables():
+    batch = orrery.Batch(num_decodes=48, decode_context=48 * 1000)
+    found = explain.step(orrery.load("scenarios/llama_8b_closed_loop.yaml", overrides=["machine=hgx-h200", FFN]), batch)
+    devices = {op["name"].rpartition(".")[2]: op["device"] for op in found["ops"] if op["device"]}
+    assert devices["down_proj"] == "h100-sxm" and devices["qkv_proj"] == "h200-sxm"

@@ -81,7 +81,7 @@ def brief(value: object) -> str:
 def facts(run: Run) -> list[tuple[str, str]]:
     """Model, machine, placement, traffic and engine, as (name, one line)."""
     scenario, summary = run.scenario, run.summary
-    machines = _machines_of_sides(scenario.get("disaggregation")) or machine_words(scenario.get("machine", ""))
+    machines = _machines_of_sides(scenario) or machine_words(scenario.get("machine", ""))
     found = [("Model", model_words(scenario.get("model"))), ("Machine", machines)]
     num_gpus = summary["num_gpus"]
     gpus = _counted(num_gpus, "GPU")
@@ -94,7 +94,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
     found.append(("Traffic", f"{traffic}; {served}" if traffic else served))
     engine = scenario.get("engine")
     profile = engine.get("profile", "") if isinstance(engine, dict) else str(engine or "")
-    provider = _providers_of_sides(scenario.get("disaggregation")) or brief(scenario.get("provider", ""))
+    provider = _providers_of_sides(scenario) or brief(scenario.get("provider", ""))
     timed = f"kernel times of {provider}" if provider else ""
     found.append(("Engine", ", ".join(text for text in (brief(profile), timed) if text)))
     limits = [f"{figures.LATENCY_NAMES[name]} ≤ {quantities.short_seconds(limit)}" for name, limit in run.slo_s.items()]
@@ -103,19 +103,27 @@ def facts(run: Run) -> list[tuple[str, str]]:
     return [(name, text) for name, text in found if text]
 
 
-def _machines_of_sides(disaggregation: object) -> str:
+def _settings(scenario: dict) -> dict[str, dict]:
+    """What runs on machines or stands on tables of its own, by name: prefill and decode, or attention and FFNs."""
+    sides, placement = scenario.get("disaggregation"), scenario.get("placement")
+    if isinstance(sides, dict) and "provider" in sides["decode"]:
+        return {side: sides[side] for side in ("prefill", "decode")}
+    if isinstance(placement, dict) and "ffn" in placement:
+        return {"attention": scenario, "FFNs": placement["ffn"]}
+    return {}
+
+
+def _machines_of_sides(scenario: dict) -> str:
     """'hgx-h100 with 8 GPUs for prefill, hgx-h200 with 8 GPUs for decode', of sides with machines of their own."""
-    if not isinstance(disaggregation, dict) or "machine" not in disaggregation["decode"]:
-        return ""
-    return ", ".join(f"{machine_words(disaggregation[side]['machine'])} for {side}" for side in ("prefill", "decode"))
+    return ", ".join(f"{machine_words(side['machine'])} for {name}" for name, side in _settings(scenario).items() if "machine" in side)
 
 
-def _providers_of_sides(disaggregation: object) -> str:
+def _providers_of_sides(scenario: dict) -> str:
     """'vllm-0.24.0', or both providers where sides have unlike ones."""
-    if not isinstance(disaggregation, dict) or "provider" not in disaggregation["decode"]:
-        return ""
-    prefill, decode = (brief(disaggregation[side]["provider"]) for side in ("prefill", "decode"))
-    return prefill if prefill == decode else f"{prefill} for prefill and {decode} for decode"
+    named = {name: brief(side["provider"]) for name, side in _settings(scenario).items()}
+    if len(set(named.values())) < 2:
+        return next(iter(named.values()), "")
+    return " and ".join(f"{provider} for {name}" for name, provider in named.items())
 
 
 def machine_words(machine: object) -> str:

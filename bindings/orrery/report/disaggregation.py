@@ -76,6 +76,21 @@ def _tables(side: dict) -> str:
     )
 
 
+def ffn_rows(run: Run) -> list[tuple[str, tuple[str, str]]]:
+    """(what, (of attention, of FFNs)) where these are on machines of their own; else none."""
+    if "attention_ffn" not in run.summary:
+        return []
+    sides = [run.summary["attention_ffn"][side] for side in ("attention", "ffn")]
+    rows = {
+        "GPUs": [quantities.count(side["num_gpus"]) for side in sides],
+        "GPU": [side["device"] for side in sides],
+        "Machine": [side["machine"] for side in sides],
+        "Kernel tables": [_tables(side) for side in sides],
+        "Price of an hour": ["not known" if side["usd_per_hour"] is None else f"{side['usd_per_hour']:,.2f} USD" for side in sides],
+    }
+    return [(name, (first, second)) for name, (first, second) in rows.items()]
+
+
 def readings(run: Run) -> list[str]:
     apart = run.summary["disaggregation"]
     moved = apart["transfer"]

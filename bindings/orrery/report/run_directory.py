@@ -232,6 +232,8 @@ def _read_summary(path: pathlib.Path) -> dict:
             _number(path, _object(path, summary, key), name, prefix=key + ".")
     if "disaggregation" in summary:
         _check_disaggregation(path, _object(path, summary, "disaggregation"))
+    if "attention_ffn" in summary:
+        _check_attention_ffn(path, _object(path, summary, "attention_ffn"))
     if "expert_balance" in summary:
         _check_expert_balance(path, _object(path, summary, "expert_balance"))
     if "kv_tiers" in summary:
@@ -273,6 +275,15 @@ def _check_disaggregation(path: pathlib.Path, apart: dict) -> None:
         _number(path, moved, name, prefix="disaggregation.transfer.")
     for key in TRANSFER_TIMES:
         _read_quantiles(path, _object(path, moved, key), f"disaggregation.transfer.{key}")
+
+
+def _check_attention_ffn(path: pathlib.Path, apart: dict) -> None:
+    for side in ("attention", "ffn"):
+        part = _object(path, apart, side)
+        _number(path, part, "num_gpus", prefix=f"attention_ffn.{side}.")
+        _check_setting(path, part, f"attention_ffn.{side}.")
+    for name in ("usd_per_hour", "usd_per_million_output_tokens"):
+        _number(path, apart, name, prefix="attention_ffn.", nullable=True)
 
 
 def _check_setting(path: pathlib.Path, side: dict, prefix: str) -> None:

@@ -1,4 +1,4 @@
-#include "sim/scenario/machine_link.h"
+#include "sim/machine/machine_link.h"
 
 #include <algorithm>
 
