@@ -17,33 +17,43 @@ constexpr double kMore = 1.25;
 
 std::int64_t more(std::int64_t value) { return std::llround(static_cast<double>(value) * kMore); }
 
+// On all machines that the scenario has: both sides' of a disaggregated service, that of FFNs.
+template <void (*change)(MachineSetting&)>
+void on_all(Scenario& scenario) {
+  change(scenario);
+  if (scenario.disaggregation && scenario.disaggregation->prefill_setting) {
+    change(*scenario.disaggregation->prefill_setting);
+  }
+  if (scenario.ffn) change(scenario.ffn->setting);
+}
+
 // Tables were measured on the device as it is: their times move to the one that it has become.
-void move_tables(Scenario& scenario) {
-  for (KernelDirectory& tables : scenario.kernel_tables) {
+void move_tables(MachineSetting& setting) {
+  for (KernelDirectory& tables : setting.kernel_tables) {
     tables.origin =
-        origin(scenario.provider, scenario.machine_spec.device, tables.provider, tables.device);
+        origin(setting.provider, setting.machine_spec.device, tables.provider, tables.device);
   }
 }
 
-void more_bandwidth(Scenario& scenario) {
-  Device& device = scenario.machine_spec.device;
+void more_bandwidth(MachineSetting& setting) {
+  Device& device = setting.machine_spec.device;
   device.hbm_bandwidth = device.hbm_bandwidth * kMore;
   device.sharing.hbm_rate = device.sharing.hbm_rate * kMore;
-  move_tables(scenario);
+  move_tables(setting);
 }
 
-void more_flops(Scenario& scenario) {
-  for (auto& [dtype, rate] : scenario.machine_spec.device.dense_flops) rate = rate * kMore;
-  move_tables(scenario);
+void more_flops(MachineSetting& setting) {
+  for (auto& [dtype, rate] : setting.machine_spec.device.dense_flops) rate = rate * kMore;
+  move_tables(setting);
 }
 
-void more_memory(Scenario& scenario) {
-  Device& device = scenario.machine_spec.device;
+void more_memory(MachineSetting& setting) {
+  Device& device = setting.machine_spec.device;
   device.hbm_capacity = device.hbm_capacity * kMore;
 }
 
-void more_links(Scenario& scenario) {
-  MachineSpec& machine = scenario.machine_spec;
+void more_links(MachineSetting& setting) {
+  MachineSpec& machine = setting.machine_spec;
   machine.nvlink_rate = machine.nvlink_rate * kMore;
   machine.nic_rate = machine.nic_rate * kMore;
 }
@@ -73,8 +83,8 @@ void more_tokens(Scenario& scenario) {
   }
 }
 
-void faster_host(Scenario& scenario) {
-  EngineProfile& profile = scenario.engine_profile;
+void faster_host(MachineSetting& setting) {
+  EngineProfile& profile = setting.engine_profile;
   for (Seconds* time :
        {&profile.scheduler_base, &profile.scheduler_per_sequence, &profile.serve_base,
         &profile.serve_per_sequence, &profile.prefill_base, &profile.new_rows,
@@ -88,14 +98,14 @@ void faster_host(Scenario& scenario) {
 
 std::span<const Change> changes() {
   static constexpr std::array kChanges{
-      Change{"hbm_bandwidth", "25 % more HBM bandwidth", more_bandwidth},
-      Change{"flops", "25 % more FLOP/s", more_flops},
-      Change{"hbm_capacity", "25 % more HBM (KV cache)", more_memory},
-      Change{"links", "25 % faster links", more_links},
+      Change{"hbm_bandwidth", "25 % more HBM bandwidth", on_all<more_bandwidth>},
+      Change{"flops", "25 % more FLOP/s", on_all<more_flops>},
+      Change{"hbm_capacity", "25 % more HBM (KV cache)", on_all<more_memory>},
+      Change{"links", "25 % faster links", on_all<more_links>},
       Change{"max_num_seqs", "25 % more seats (max_num_seqs)", more_seats},
       Change{"max_num_batched_tokens", "25 % more tokens a step (max_num_batched_tokens)",
              more_tokens},
-      Change{"host", "20 % less host time", faster_host},
+      Change{"host", "20 % less host time", on_all<faster_host>},
   };
   return kChanges;
 }

@@ -114,7 +114,7 @@ std::vector<std::string> warnings_of(const Scenario& scenario) {
     warnings.push_back(scenario.model + ": " + note);
   }
   warnings.insert(warnings.end(), scenario.precision_notes.begin(), scenario.precision_notes.end());
-  const int ranks = num_ranks(scenario.mesh);
+  const int ranks = num_ranks(scenario.mesh) - (scenario.ffn ? num_ffn_ranks(scenario.mesh) : 0);
   const int node = scenario.machine_spec.gpus_per_node;
   if (scenario.replicas > 1 && node % ranks != 0 && ranks % node != 0) {
     warnings.push_back("replicas of " + std::to_string(ranks) + " GPUs straddle nodes of " +

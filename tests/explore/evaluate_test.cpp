@@ -165,6 +165,39 @@ TEST(Evaluate, FewSeatsAreWhatLimits) {
   EXPECT_NEAR(memory, own, 0.02 * own);
 }
 
+// Of two machines a quarter more is a quarter more on each.
+TEST(Evaluate, AChangeReachesAllMachinesOfAService) {
+  const auto read = [](const std::string& place) {
+    return read_scenario(
+        parse_yaml("model: llama-3.1-8b\nprovider: vllm-0.24.0\n" + place +
+                       "workload: {closed_loop: {concurrency: 1, num_requests: 4, prompt_tokens: "
+                       "10, output_tokens: 5}}\n",
+                   "two.yaml"),
+        "two.yaml", testing::kProject);
+  };
+  const Scenario apart = read(
+      "disaggregation: {prefill: {machine: hgx-h100}, decode: {machine: hgx-h200}, transfer: "
+      "{rate: 50 GB/s}}\n");
+  const Scenario with_ffn = read(
+      "machine: hgx-h200\nplacement: {ffn_instances: 1, ffn: {machine: hgx-h100, transfer: {rate: "
+      "50 GB/s}}}\n");
+  const auto bandwidth = [](const MachineSetting& setting) {
+    return setting.machine_spec.device.hbm_bandwidth;
+  };
+  const Change& change = changes().front();
+  ASSERT_EQ(change.name, "hbm_bandwidth");
+  const Scenario faster = changed(apart, change);
+  EXPECT_DOUBLE_EQ(bandwidth(faster) / bandwidth(apart), 1.25);
+  EXPECT_DOUBLE_EQ(bandwidth(prefill_setting(faster)) / bandwidth(prefill_setting(apart)), 1.25);
+  const Scenario faster_ffn = changed(with_ffn, change);
+  EXPECT_DOUBLE_EQ(bandwidth(faster_ffn) / bandwidth(with_ffn), 1.25);
+  EXPECT_DOUBLE_EQ(bandwidth(ffn_setting(faster_ffn)) / bandwidth(ffn_setting(with_ffn)), 1.25);
+  // The loads of both are found.
+  Evaluator evaluator;
+  EXPECT_GT(evaluator.serve(apart, Fidelity::kFull).metrics.output_tokens_per_s, 0);
+  EXPECT_GT(evaluator.serve(with_ffn, Fidelity::kFull).metrics.output_tokens_per_s, 0);
+}
+
 TEST(Evaluate, TheImpossibleIsSaid) {
   Evaluator evaluator;
   Scenario scenario = one_of(1, 8, 256);
