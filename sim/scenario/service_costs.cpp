@@ -93,7 +93,7 @@ std::optional<ServiceEnergy> service_energy(const Scenario& scenario, double num
 }
 
 std::string energy_basis(const Scenario& scenario) {
-  const std::string basis = energy_basis(scenario.machine_spec.device);
+  std::string basis = energy_basis(scenario.machine_spec.device);
   if (scenario.ffn) {
     const std::string ffn = energy_basis(scenario.ffn->setting.machine_spec.device);
     return ffn == basis ? basis : "attention: " + basis + "; ffn: " + ffn;
