@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "sim/machine/machine_link.h"
 #include "sim/scenario/costs.h"
 #include "sim/scenario/disaggregated_run.h"
-#include "sim/machine/machine_link.h"
 #include "sim/scenario/outputs.h"
 #include "sim/scenario/run.h"
 #include "sim/scenario/service_costs.h"
