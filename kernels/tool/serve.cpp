@@ -32,7 +32,6 @@
 #include "kernels/tool/processes.h"
 #include "kernels/tool/run_faults.h"
 #include "kernels/tool/serve_output.h"
-#include "sim/serve/capacity.h"
 #include "sim/serve/disaggregated.h"
 #include "sim/serve/kv_tiers.h"
 
@@ -297,7 +296,7 @@ class Server {
   [[nodiscard]] ExecutedStepsConfig steps_config(const ServeCase& side) const {
     return {.num_kv_blocks = side.deployment.num_kv_blocks,
             .num_dp_ranks = side.deployment.mesh.dp,
-            .block_size = tokens_of_block(side.deployment.engine, side.deployment.mesh),
+            .block_size = side.deployment.engine.block_size * side.deployment.mesh.cp,
             .graph_batch_sizes = used_graphs(side.deployment),
             .vocab_size = model_config(side.deployment.name, side.deployment.config).vocab_size,
             .seed = side.deployment.seed,
