@@ -154,8 +154,7 @@ TEST_F(ValidationTest, OneTierOfTheHostIsExecutedAndOthersAreRefused) {
     return "{name: " + name + ", capacity: 64 GiB, bandwidth: 50 GB/s" + more + "}";
   };
   const auto tiers = [&](const std::string& list) { return "kv_cache.tiers=[" + list + "]"; };
-  const ValidationPrediction prediction =
-      predict_validation(load({prompts, tiers(tier("host"))}));
+  const ValidationPrediction prediction = predict_validation(load({prompts, tiers(tier("host"))}));
   EXPECT_EQ(prediction.run->kv_tiers.tiers.size(), 1U);
   EXPECT_GT(prediction.run->kv_tiers.block_of_gpu, Bytes(0));
   expect_error({prompts, tiers(tier("disk"))}, "simulated and not executed: disk; executed is one");
