@@ -124,6 +124,7 @@ class FakeRunner : public StepRunner {
   std::vector<std::int32_t> history(const SequenceTokens& of) {
     std::vector<std::int32_t> tokens;
     const auto end = of.context + static_cast<std::int64_t>(of.tokens.size());
+    tokens.reserve(static_cast<std::size_t>(end));
     for (std::int64_t position = 0; position < end; ++position) {
       tokens.push_back(slot(of, position));
     }
