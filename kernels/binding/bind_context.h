@@ -85,6 +85,9 @@ struct StepTables {
   // rank stores on average; slots say which these are of all rows of the step, and of prompts where
   // among the rows that the rank gives they lie.
   int context_ranks = 1;
+  // Decodes are dealt out to these ranks: token ids, positions and sampled rows are of the rank's
+  // own, slots and what attention reads are of all decodes.
+  bool deals_decodes = false;
   ContextTables context;
   std::int64_t max_context =
       0;  // of the decodes, a hint; a captured graph keeps that of its capture

@@ -346,6 +346,7 @@ Launch bind_collective(const CollectiveContext& context) {
     return bind_side_exchange(context, *sides);
   }
   if (gathers_cache(context)) return bind_cache_gather(context);
+  if (gathers_decodes(context)) return bind_decode_gather(context);
   if (exchanges_prompts(context)) return bind_prompt_exchange(context);
   if (sends_slice(context)) return bind_slice(context);
   if (deals_heads(context)) return bind_head_exchange(context);

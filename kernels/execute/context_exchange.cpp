@@ -2,6 +2,8 @@
 
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "kernels/attention/kv_append/kv_append.h"
 #include "kernels/attention/kv_gather/kv_gather.h"
@@ -141,6 +143,78 @@ Launch bind_cache_swap(const CollectiveContext& context) {
     ORRERY_NCCL(nccl.send(given, size, ncclBfloat16, other, communicator.get(), stream.get()));
     ORRERY_NCCL(nccl.recv(received, size, ncclBfloat16, other, communicator.get(), stream.get()));
     ORRERY_NCCL(nccl.group_end());
+  };
+}
+
+bool gathers_decodes(const CollectiveContext& context) {
+  return is_of_kind(context, CollectiveKind::kAllGather) &&
+         context.writes[0].tensor->axes.front().name == axis::kDecodes;
+}
+
+namespace {
+
+// Some columns of rows, one behind the other.
+struct ColumnCopy {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t stride = 0;   // bytes of a row
+  std::int64_t columns = 0;  // of these
+};
+
+void copy_columns(const cuda::Stream& stream, const ColumnCopy& copy) {
+  const auto width = static_cast<std::size_t>(copy.columns);
+  ORRERY_CUDA(cudaMemcpy2DAsync(copy.to, width, copy.from, static_cast<std::size_t>(copy.stride),
+                                width, static_cast<std::size_t>(copy.rows),
+                                cudaMemcpyDeviceToDevice, stream.get()));
+}
+
+// The rank's decodes in `own`, whose last rows they are, to `all`.
+ColumnCopy own_decodes(const CollectiveContext& context, const Operand& own, const Operand& all) {
+  const int ranks = context.group.communicator(context.rank).size();
+  const std::int64_t rows = rows_of(*all.tensor) / ranks;
+  const std::int64_t columns = bytes_in(*all.tensor) / rows_of(*all.tensor);
+  const std::int64_t stride = bytes_in(*own.tensor) / rows_of(*own.tensor);
+  const std::int64_t first = own.first_column * (columns / all.tensor->axes.back().size);
+  if (own.data == nullptr || all.data == nullptr || own.tensor->dtype != all.tensor->dtype ||
+      own.scales != nullptr || rows_of(*own.tensor) < rows || first + columns > stride) {
+    refuse(context, "of decodes, expected their rows behind those of prompts");
+  }
+  const std::int64_t skipped = rows_of(*own.tensor) - rows;
+  return {.from = bytes_at(own) + skipped * stride + first,
+          .rows = rows,
+          .stride = stride,
+          .columns = columns};
+}
+
+}  // namespace
+
+Launch bind_decode_gather(const CollectiveContext& context) {
+  const cuda::Communicator& communicator = context.group.communicator(context.rank);
+  if (context.reads.size() != context.writes.size()) refuse(context, "into other tensors");
+  std::vector<ColumnCopy> copies;
+  std::vector<CollectiveCall> calls;
+  for (std::size_t i = 0; i < context.reads.size(); ++i) {
+    ColumnCopy own = own_decodes(context, context.reads[i], context.writes[i]);
+    const std::byte* sent = own.from;
+    if (own.columns < own.stride) {
+      own.to = context.resources.scratch("all_gather of decodes " + std::to_string(i),
+                                         static_cast<std::size_t>(own.rows * own.columns));
+      sent = own.to;
+      copies.push_back(own);
+    }
+    calls.push_back({.kind = CollectiveKind::kAllGather,
+                     .dtype = DType::kInt8,
+                     .count = bytes_in(*context.writes[i].tensor),
+                     .input = sent,
+                     .output = context.writes[i].data});
+  }
+  return [copies = std::move(copies), calls = std::move(calls),
+          &communicator](const cuda::Stream& stream) {
+    for (const ColumnCopy& copy : copies) copy_columns(stream, copy);
+    ORRERY_NCCL(cuda::nccl().group_start());
+    for (const CollectiveCall& call : calls) nccl_collective(communicator, stream, call);
+    ORRERY_NCCL(cuda::nccl().group_end());
   };
 }
 

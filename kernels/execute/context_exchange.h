@@ -16,6 +16,11 @@ Launch bind_cache_gather(const CollectiveContext& context);
 bool swaps_cache(const CollectiveContext& context);
 Launch bind_cache_swap(const CollectiveContext& context);
 
+// Queries, keys and values of decodes that are dealt out: all_gather of the last rows, and some of
+// the columns, that each rank has.
+bool gathers_decodes(const CollectiveContext& context);
+Launch bind_decode_gather(const CollectiveContext& context);
+
 // Results of attention: all_to_all of [own rows, heads] into [rows, heads / ranks].
 bool exchanges_prompts(const CollectiveContext& context);
 Launch bind_prompt_exchange(const CollectiveContext& context);

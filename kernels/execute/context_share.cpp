@@ -37,6 +37,12 @@ bool swaps_cache(const Plan& plan, const Op& op) {
              TensorRole::kKvCache;
 }
 
+bool deals_decodes(const Plan& plan) {
+  return std::ranges::any_of(plan.tensors(), [](const Tensor& tensor) {
+    return !tensor.axes.empty() && tensor.axes.front().name == axis::kDecodes;
+  });
+}
+
 // Of a prompt's cached tokens those that each rank gives: as many as the one with most has.
 std::int64_t cached_rows(std::int64_t context, std::int64_t cp) { return (context + cp - 1) / cp; }
 
@@ -56,12 +62,41 @@ PromptRows prompt_rows(const Plan& plan, int rank, int micro_batch) {
   return {};
 }
 
+DealtDecodes dealt_decodes(const Plan& plan, int rank) {
+  if (!deals_decodes(plan)) return {};
+  for (const Op& op : plan.ops()) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr || kernel->kernel != "embedding") continue;
+    const Axis& rows =
+        plan.tensors()[static_cast<std::size_t>(op.writes.front().tensor)].axes.front();
+    const SplitPart& decodes = plan.split_of(rows)->parts.back();
+    const std::int64_t prompts = plan.whole_size(rows) - decodes.size;
+    DealtDecodes own{.first = decodes.size, .room = decodes.block};
+    for (const AxisRange& range : plan.ranges_of(rows, rank)) {
+      if (range.global < prompts) continue;
+      own.first = range.global - prompts;
+      own.count = range.count;
+    }
+    return own;
+  }
+  throw std::invalid_argument("a plan deals out decodes without an embedding of their tokens");
+}
+
+bool is_on_gathered_decodes(const Plan& plan, const Op& op) {
+  return std::ranges::any_of(op.reads, [&](const TensorView& view) {
+    return plan.tensors()[static_cast<std::size_t>(view.tensor)].axes.front().name ==
+           axis::kDecodes;
+  });
+}
+
 bool has_part_of_tokens(const Plan& plan, const Tensor& tensor) {
   return std::ranges::any_of(tensor.axes, [&](const Axis& axis) {
+    if (axis.name != axis::kTokens) return false;
+    if (axis.split == kUnknownSplit) return true;
     const Split* const split = plan.split_of(axis);
-    const bool is_dealt =
-        axis.split == kUnknownSplit || (split != nullptr && split->parts.front().is_zigzag);
-    return axis.name == axis::kTokens && is_dealt;
+    if (split == nullptr) return false;
+    return split->parts.front().is_zigzag ||
+           (split->parts.back().place.num_places() > 1 && deals_decodes(plan));
   });
 }
 
@@ -75,8 +110,9 @@ std::int64_t ContextShare::own_row(std::int64_t row) const {
 }
 
 ContextShare context_share(const Plan& plan, const RankGrid& grid, int rank, int micro_batch) {
-  if (grid.cp == 1 || prompt_rows(plan, rank, micro_batch).room == 0) return {};
-  ContextShare share{.ranks = {}, .rank = grid.cp_rank(rank)};
+  if (grid.cp == 1) return {};
+  ContextShare share{.decodes = dealt_decodes(plan, rank), .ranks = {}, .rank = grid.cp_rank(rank)};
+  if (prompt_rows(plan, rank, micro_batch).room == 0) return share;
   const int first = rank - share.rank;
   for (int i = 0; i < grid.cp; ++i) {
     share.ranks.push_back(prompt_rows(plan, first + i, micro_batch));
@@ -314,6 +350,43 @@ void fill_own_rows(const PromptRows& own, std::span<std::int32_t> rows) {
   std::iota(rows.begin() + own.room, rows.end(), static_cast<std::int32_t>(own.of_step));
 }
 
+// Where the rank has the sampled rows of the step, those that it has not: row 0. Decodes are the
+// last of the step's.
+void deal_sampled(const StepPart& part, const ContextShare& share,
+                  std::span<std::int32_t> sampled) {
+  const PromptRows own = share.has_prompts() ? share.own() : PromptRows{};
+  const auto prompts = part.sampled.size() - part.decodes.size();
+  for (std::size_t i = 0; i < sampled.size(); ++i) {
+    const bool is_decode = sampled[i] >= own.of_step;
+    std::int64_t row = is_decode ? own.room + sampled[i] - own.of_step : share.own_row(sampled[i]);
+    if (share.decodes.room > 0 && i >= prompts) {
+      const auto decode = static_cast<std::int64_t>(i - prompts);
+      row = decode < share.decodes.count ? own.room + decode : 0;
+    }
+    sampled[i] = static_cast<std::int32_t>(std::max<std::int64_t>(row, 0));
+  }
+}
+
+// Positions of the rank's rows, and of a whole model on them token ids and sampled rows. `rows`:
+// those of its prompts and, where all are here, of decodes.
+void deal_rows(const StepPart& part, const ContextShare& share, const TableLayout& tables,
+               std::span<std::int32_t> rows, std::span<std::byte> bytes) {
+  const std::int64_t room = share.has_prompts() ? share.own().room : 0;
+  const std::int64_t of_prompts = share.has_prompts() ? share.own().of_step : 0;
+  const DealtDecodes& decodes = share.decodes;
+  for (std::int64_t i = 0; i < decodes.room; ++i) {
+    rows[static_cast<std::size_t>(room + i)] =
+        static_cast<std::int32_t>(of_prompts + (i < decodes.count ? decodes.first + i : 0));
+  }
+  const std::int64_t tokens = tables.rows.tokens;
+  deal(table_in<std::int32_t>(bytes, tables.positions, tokens),
+       std::span<const std::int32_t>(rows));
+  if (!share.is_of_model && decodes.room == 0) return;
+  deal(table_in<std::int32_t>(bytes, tables.token_ids, tokens),
+       std::span<const std::int32_t>(rows));
+  deal_sampled(part, share, table_in<std::int32_t>(bytes, tables.sampled_rows, tables.rows.seqs));
+}
+
 void deal_slots(const PromptRows& own, std::span<const std::int32_t> own_rows,
                 std::span<std::int64_t> slots) {
   deal(slots, own_rows);
@@ -348,29 +421,34 @@ void fill_context_tables(const StepPart& part, const ContextShare& share, const 
   const auto rows = table_in<std::int32_t>(bytes, layout.own_rows, own.room + tables.rows.decodes);
   fill_own_rows(own, rows);
   const std::int64_t tokens = tables.rows.tokens;
-  deal(table_in<std::int32_t>(bytes, tables.positions, tokens),
-       std::span<const std::int32_t>(rows));
   deal_slots(own, rows, table_in<std::int64_t>(bytes, tables.slots, tokens));
-  if (!share.is_of_model) return;
-  deal(table_in<std::int32_t>(bytes, tables.token_ids, tokens),
-       std::span<const std::int32_t>(rows));
-  for (std::int32_t& row : table_in<std::int32_t>(bytes, tables.sampled_rows, tables.rows.seqs)) {
-    const std::int64_t dealt =
-        row < own.of_step ? share.own_row(row) : own.room + row - own.of_step;
-    row = static_cast<std::int32_t>(std::max<std::int64_t>(dealt, 0));
-  }
+  deal_rows(part, share, tables, rows, bytes);
 }
 
-std::vector<bool> sampled_here(const StepPart& part, const ContextShare& share) {
-  std::vector<bool> here(part.sampled.size(), true);
-  if (!share.is_of_model) return here;
+void deal_decodes(const StepPart& part, const ContextShare& share, const TableLayout& tables,
+                  std::span<std::byte> bytes) {
+  std::vector<std::int32_t> rows(static_cast<std::size_t>(share.decodes.room));
+  deal_rows(part, share, tables, rows, bytes);
+}
+
+std::vector<std::int64_t> sampled_rows(const StepPart& part, const ContextShare& share) {
+  std::vector<std::int64_t> rows(part.sampled.size());
+  std::iota(rows.begin(), rows.end(), 0);
   std::int64_t row = 0;
   std::size_t at = 0;
   for (const SequenceTokens* chunk : part.prefill) {
     row += std::ssize(chunk->tokens);
-    if (chunk->produces_token) here[at++] = share.own_row(row - 1) >= 0;
+    if (!chunk->produces_token) continue;
+    if (share.is_of_model && share.own_row(row - 1) < 0) rows[at] = -1;
+    ++at;
   }
-  return here;
+  if (share.decodes.room == 0) return rows;
+  for (std::int64_t i = 0; at + static_cast<std::size_t>(i) < rows.size(); ++i) {
+    const std::int64_t own = i - share.decodes.first;
+    const bool is_here = own >= 0 && own < share.decodes.count;
+    rows[at + static_cast<std::size_t>(i)] = is_here ? static_cast<std::int64_t>(at) + own : -1;
+  }
+  return rows;
 }
 
 }  // namespace orrery

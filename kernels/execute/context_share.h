@@ -33,10 +33,20 @@ struct PromptRows {
   std::int64_t of_step = 0;  // on all ranks together
 };
 PromptRows prompt_rows(const Plan& plan, int rank, int micro_batch = 0);
-// Whether a rank has some of its rows of prompts alone.
+// Rows of decodes that a rank has where they are dealt out (CpDecodes); room 0: it has all.
+struct DealtDecodes {
+  std::int64_t first = 0;  // among the decodes of the step
+  std::int64_t count = 0;
+  std::int64_t room = 0;
+};
+DealtDecodes dealt_decodes(const Plan& plan, int rank);
+// Whether an op works on what all ranks have of such decodes: queries, keys and values.
+bool is_on_gathered_decodes(const Plan& plan, const Op& op);
+// Whether a rank has some of its rows alone.
 bool has_part_of_tokens(const Plan& plan, const Tensor& tensor);
 
 struct ContextShare {
+  DealtDecodes decodes;
   std::vector<PromptRows> ranks;  // those that share contexts; none: the step has no prompts
   int rank = 0;                   // of these
   // The whole model works on a rank's rows, not attention alone (cp_weights replicated).
@@ -90,7 +100,11 @@ void fill_context_tables(const StepPart& part, const ContextShare& share, const 
                          const ContextLayout& layout, const CacheShape& cache,
                          std::span<std::byte> bytes);
 
-// By sampled row of the part, whether the rank computes it.
-std::vector<bool> sampled_here(const StepPart& part, const ContextShare& share);
+// The same of a step of decodes that are dealt out.
+void deal_decodes(const StepPart& part, const ContextShare& share, const TableLayout& tables,
+                  std::span<std::byte> bytes);
+
+// By sampled row of the part, which of the rank's sampled rows it is; -1: another rank computes it.
+std::vector<std::int64_t> sampled_rows(const StepPart& part, const ContextShare& share);
 
 }  // namespace orrery

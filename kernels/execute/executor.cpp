@@ -215,11 +215,12 @@ std::vector<float> Executor::logits(const PreparedStep& step) const {
                       static_cast<std::size_t>(m);
     const std::vector<std::int64_t>& sampled = prepared.sampled[part];
     const RankStep& own = prepared.rank(r);
-    const std::size_t vocab = found[at].size() / static_cast<std::size_t>(own.rows(m).seqs);
+    const std::size_t vocab = found[at].size() / own.sampled(m).size();
     if (!sampled.empty()) logits.resize(num_sampled * vocab);
     for (std::size_t row = 0; row < sampled.size(); ++row) {
-      if (!own.has_sampled(m, row)) continue;
-      std::copy_n(found[at].begin() + static_cast<std::ptrdiff_t>(row * vocab), vocab,
+      const std::int64_t here = own.sampled_row(m, row);
+      if (here < 0) continue;
+      std::copy_n(found[at].begin() + here * static_cast<std::ptrdiff_t>(vocab), vocab,
                   logits.begin() +
                       static_cast<std::ptrdiff_t>(static_cast<std::size_t>(sampled[row]) * vocab));
     }

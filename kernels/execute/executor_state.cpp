@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/devices.h"
 #include "kernels/executable.h"
+#include "kernels/execute/context_share.h"
 #include "kernels/execute/rank_batches.h"
 #include "kernels/execute/side_rows.h"
 
@@ -227,10 +228,12 @@ std::vector<StepPart> Executor::State::split(const PreparedStep::State& step,
 }
 
 void Executor::State::check_rows(const PreparedStep::State& step) const {
+  const bool deals_decodes = dealt_decodes(step.plan, team.ranks().front()).room > 0;
+  const std::int64_t padding = deals_decodes ? setup.grid.cp - 1 : 0;  // of the last rank's rows
   for (int m = 0; m < step.num_micro_batches; ++m) {
     const StepRows& rows = step.rank(team.ranks().front()).rows(m);
-    check_at_most("rows", rows.tokens, "max_tokens", setup.max_tokens);
-    check_at_most("decodes", rows.decodes, "max_sequences", setup.max_sequences);
+    check_at_most("rows", rows.tokens, "max_tokens", setup.max_tokens + padding);
+    check_at_most("decodes", rows.decodes, "max_sequences", setup.max_sequences + padding);
   }
 }
 
@@ -354,9 +357,12 @@ StepOutput Executor::State::run(PreparedStep::State& step, const std::vector<Ste
     const auto own = parts_of(step, parts, r);
     for (std::size_t m = 0; m < own.size(); ++m) {
       const auto tokens = step.rank(r).sampled(static_cast<int>(m));
-      for (std::size_t i = 0; i < std::min(tokens.size(), own[m].sampled.size()); ++i) {
-        if (!step.rank(r).has_sampled(static_cast<int>(m), i)) continue;
-        output.next_tokens[static_cast<std::size_t>(own[m].sampled[i])] = tokens[i];
+      if (tokens.empty()) continue;
+      for (std::size_t i = 0; i < own[m].sampled.size(); ++i) {
+        const std::int64_t row = step.rank(r).sampled_row(static_cast<int>(m), i);
+        if (row < 0) continue;
+        output.next_tokens[static_cast<std::size_t>(own[m].sampled[i])] =
+            tokens[static_cast<std::size_t>(row)];
       }
     }
   }

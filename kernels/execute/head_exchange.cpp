@@ -27,14 +27,16 @@ Launch bind_head_exchange(const CollectiveContext& context) {
     const Operand& input = context.reads[i];
     const Operand& output = context.writes[i];
     const std::int64_t bytes = bytes_in(*input.tensor);
-    const std::int64_t rows = rows_of(*input.tensor);
+    // Rows of a rank lie together, heads of one do in one row alone.
+    const bool deals_rows = input.tensor->axes.back().size == output.tensor->axes.back().size;
+    const std::int64_t rows = deals_rows ? 1 : rows_of(*input.tensor);
     const std::int64_t columns = bytes / rows / communicator.size();
     if (input.data == nullptr || output.data == nullptr || bytes != bytes_in(*output.tensor) ||
         columns * rows * communicator.size() != bytes) {
-      refuse(context, "of heads that do not divide over its ranks");
+      refuse(context, "of heads, or rows, that do not divide over its ranks");
     }
     const void* sent = input.data;
-    if (rows > 1) {  // the heads of a rank lie together in one row alone
+    if (rows > 1) {
       std::byte* const scratch = context.resources.scratch(
           "all_to_all of heads " + std::to_string(i), static_cast<std::size_t>(bytes));
       packed.push_back({.from = bytes_at(input),

@@ -6,8 +6,9 @@
 
 namespace orrery {
 
-// Whether the op is an all_to_all that gives each rank its share of the heads over all parts:
-// [rows, heads] of each rank into [parts, rows, heads / ranks].
+// Whether the op is an all_to_all that gives each rank its share of the heads, or of the rows, over
+// all parts: [rows, heads] of each rank into [parts, rows, heads / ranks] or [parts, rows / ranks,
+// heads].
 bool deals_heads(const CollectiveContext& context);
 
 // Each tensor's columns packed by the rank they go to, then all tensors in one NCCL group. Throws

@@ -206,6 +206,11 @@ void RankStep::find_parts() {
       part.rows.prefill = part.share.own().of_step;
       part.rows.tokens = part.rows.prefill + part.rows.decodes;
     }
+    part.own_seqs = part.rows.seqs;
+    if (const std::int64_t own = part.share.decodes.room; own > 0) {
+      require_keys_alone();
+      part.rows.seqs += part.rows.decodes - own;
+    }
     for (const Op& op : plan_.ops()) {
       const auto* kernel = std::get_if<KernelOp>(&op.body);
       if (kernel == nullptr || !plan_.contains(op.ranks, rank_.rank())) continue;
@@ -213,7 +218,7 @@ void RankStep::find_parts() {
         part.logits = op.reads.front();
         part.next_tokens = op.writes.front();
         part.first_result = results;
-        results += part.rows.seqs;
+        results += part.own_seqs;
       }
       if (kernel->kernel == "embedding") {
         const Tensor& table = plan_.tensors()[static_cast<std::size_t>(op.reads.back().tensor)];
@@ -224,6 +229,19 @@ void RankStep::find_parts() {
     parts_.push_back(std::move(part));
   }
   static_cast<void>(rank_.results(results));
+}
+
+// Of decodes that are dealt out.
+void RankStep::require_keys_alone() const {
+  for (const Op& op : plan_.ops()) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr) continue;
+    if (kernel->kernel != "mla_decode" && routed_role(*kernel) == RoutedRole::kNone) continue;
+    throw std::invalid_argument("\"" + op.name +
+                                "\" is of latent attention or routed experts, beside which decodes "
+                                "are not dealt out to context-parallel ranks; expected cp_decodes "
+                                "all");
+  }
 }
 
 void RankStep::find_events() {
@@ -296,6 +314,7 @@ void RankStep::set_tables(std::span<const StepPart> parts) {
     tables.num_decodes = part.rows.decodes;
     tables.context_ranks = setup_.grid.cp;
     if (part.share.has_prompts()) set_context(part);
+    tables.deals_decodes = part.share.decodes.room > 0;
     tables.samples_all_rows = samples_all_rows(part.rows);
     tables.cosines = rank_.cosines();
     tables.sines = rank_.sines();

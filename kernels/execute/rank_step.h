@@ -81,10 +81,11 @@ class RankStep {
   // Tokens of the logits' rows of a micro-batch, of the last step of the rank, once it has ended.
   // Empty where the rank gives none: the first rank of the last stage's tensor-parallel groups
   // does, and where context-parallel ranks have the whole model each of them, of which rows
-  // has_sampled() tells.
+  // sampled_row() tells.
   [[nodiscard]] std::span<const std::int32_t> sampled(int micro_batch) const;
-  [[nodiscard]] bool has_sampled(int micro_batch, std::size_t row) const {
-    return parts_[static_cast<std::size_t>(micro_batch)].sampled_here[row];
+  // Which of them sampled row `row` of the step is; -1: none.
+  [[nodiscard]] std::int64_t sampled_row(int micro_batch, std::size_t row) const {
+    return parts_[static_cast<std::size_t>(micro_batch)].sampled_rows[row];
   }
   // Their logits, [rows, vocab]; empty likewise.
   [[nodiscard]] std::vector<float> logits(int micro_batch) const;
@@ -119,14 +120,15 @@ class RankStep {
 
  private:
   struct Part {
-    StepRows rows;  // of prompts over context-parallel ranks those of all
+    StepRows rows;  // of prompts and decodes over context-parallel ranks those of all
     ContextShare share;
     TableLayout layout;
     ContextLayout context;
     std::vector<PrefillChunk> prefill;
     std::vector<PrefillPiece> pieces;
-    std::vector<RankKeys> keys_of_ranks;  // of a ring
-    std::vector<bool> sampled_here;       // by sampled row, of the step that was staged
+    std::vector<RankKeys> keys_of_ranks;     // of a ring
+    std::vector<std::int64_t> sampled_rows;  // by sampled row, of the step that was staged
+    std::int64_t own_seqs = 0;               // sampled rows of the rank
     StepTables tables;
     TensorId next_tokens = -1;  // of sample ops on this rank
     TensorId logits = -1;
@@ -138,6 +140,7 @@ class RankStep {
   };
 
   void find_parts();
+  void require_keys_alone() const;
   void find_events();
   void find_slots();
   void find_inputs();

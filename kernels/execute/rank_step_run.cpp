@@ -149,8 +149,10 @@ void RankStep::stage(std::span<const StepPart> parts) {
     fill_tables(parts[m], part.layout, rank_.cache(), first_vocab_row_, staging);
     if (part.share.has_prompts()) {
       fill_context_tables(parts[m], part.share, part.layout, part.context, rank_.cache(), staging);
+    } else if (part.share.decodes.room > 0) {
+      deal_decodes(parts[m], part.share, part.layout, staging);
     }
-    part.sampled_here = sampled_here(parts[m], part.share);
+    part.sampled_rows = sampled_rows(parts[m], part.share);
   }
 }
 
@@ -191,7 +193,7 @@ void RankStep::enqueue_step(bool replays) {
     if (!has_results(part)) continue;
     const auto offset = buffers_.offsets[static_cast<std::size_t>(part.next_tokens)];
     ORRERY_CUDA(cudaMemcpyAsync(rank_.results(0) + part.first_result, arena_->get() + offset,
-                                static_cast<std::size_t>(part.rows.seqs) * sizeof(std::int32_t),
+                                static_cast<std::size_t>(part.own_seqs) * sizeof(std::int32_t),
                                 cudaMemcpyDeviceToHost, main.get()));
   }
   rank_.done.record(main);
@@ -271,8 +273,9 @@ int RankStep::first_not_finite(std::uint32_t& num_found) {
 }
 
 bool RankStep::has_results(const Part& part) const {
-  const bool is_first = part.share.is_of_model ? setup_.grid.tp_rank(rank_.rank()) == 0
-                                               : setup_.grid.is_first(rank_.rank());
+  const bool has_own_rows = part.share.is_of_model || part.share.decodes.room > 0;
+  const bool is_first =
+      has_own_rows ? setup_.grid.tp_rank(rank_.rank()) == 0 : setup_.grid.is_first(rank_.rank());
   return part.next_tokens >= 0 && is_first;
 }
 
@@ -284,7 +287,7 @@ int RankStep::num_results() const {
 std::span<const std::int32_t> RankStep::sampled(int micro_batch) const {
   const Part& part = parts_[static_cast<std::size_t>(micro_batch)];
   if (!has_results(part)) return {};
-  return {rank_.results(0) + part.first_result, static_cast<std::size_t>(part.rows.seqs)};
+  return {rank_.results(0) + part.first_result, static_cast<std::size_t>(part.own_seqs)};
 }
 
 }  // namespace orrery

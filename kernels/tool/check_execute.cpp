@@ -79,6 +79,7 @@ std::string describe(const SmallModel& small, const Mesh& mesh) {
   add("cp", mesh.cp);
   if (mesh.cp > 1 && mesh.cp_weights == CpWeights::kReplicated) text += " replicated";
   if (mesh.cp_prefill == CpPrefill::kRing) text += " ring";
+  if (mesh.cp_decodes == CpDecodes::kDealt) text += " dealt";
   return text;
 }
 
@@ -386,6 +387,9 @@ class ExecuteCheck {
 
 CheckCount check_execute() {
   ExecuteCheck check(cuda::device_count());
+  const auto dealt = [](int cp) {
+    return Mesh{.cp = cp, .cp_weights = CpWeights::kReplicated, .cp_decodes = CpDecodes::kDealt};
+  };
   const std::vector<Mesh> all_meshes{
       {.tp = 2},
       {.pp = 2},
@@ -403,6 +407,7 @@ CheckCount check_execute() {
       {.cp = 2, .cp_weights = CpWeights::kReplicated},
       {.cp = 2, .cp_prefill = CpPrefill::kRing},
       {.cp = 2, .cp_weights = CpWeights::kReplicated, .cp_prefill = CpPrefill::kRing},
+      dealt(2),
       {.num_micro_batches = 2, .ffn_instances = 1, .ffn_tp = 2},
       {.tp = 4},
       {.tp = 2, .pp = 2},
@@ -410,7 +415,8 @@ CheckCount check_execute() {
       {.tp = 2, .cp = 2, .cp_weights = CpWeights::kReplicated},
       {.cp = 4},
       {.cp = 4, .cp_weights = CpWeights::kReplicated},
-      {.cp = 4, .cp_weights = CpWeights::kReplicated, .cp_prefill = CpPrefill::kRing}};
+      {.cp = 4, .cp_weights = CpWeights::kReplicated, .cp_prefill = CpPrefill::kRing},
+      dealt(4)};
   const std::vector<Mesh> tensor_parallel{{.tp = 2}};
   const std::vector<Mesh> fp8_meshes{{.tp = 2},
                                      {.cp = 2, .cp_weights = CpWeights::kReplicated},
@@ -429,11 +435,11 @@ CheckCount check_execute() {
   for (const Mesh& mesh :
        {Mesh{.tp = 2}, Mesh{.tp = 2, .sp = true}, Mesh{.pp = 2}, Mesh{.ffn_instances = 1},
         Mesh{.cp = 2}, Mesh{.cp = 2, .cp_weights = CpWeights::kReplicated},
-        Mesh{.cp = 2, .cp_prefill = CpPrefill::kRing}}) {
+        Mesh{.cp = 2, .cp_prefill = CpPrefill::kRing}, dealt(2)}) {
     check.check_wrong_collectives(small, mesh);
   }
   const std::vector<Mesh> parts_of_context{
-      {.cp = 2}, {.cp = 2, .cp_weights = CpWeights::kReplicated}, {.tp = 2, .cp = 2}};
+      {.cp = 2}, {.cp = 2, .cp_weights = CpWeights::kReplicated}, dealt(2), {.tp = 2, .cp = 2}};
   check.check_decodes_alone(small, parts_of_context);
   check.check_decodes_alone({.head_dim = 128, .dtype = DType::kBf16},
                             std::span(parts_of_context).first(1));

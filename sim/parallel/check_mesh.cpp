@@ -87,6 +87,7 @@ class MeshCheck {
   void check_context() const {
     const bool is_split = mesh_.cp_weights == CpWeights::kSplit;
     const bool is_ring = mesh_.cp_prefill == CpPrefill::kRing;
+    if (mesh_.cp_decodes == CpDecodes::kDealt) check_dealt();
     if (mesh_.cp == 1) {
       if (!is_split) fail("cp_weights is replicated with cp 1, expected split, or cp >= 2");
       if (is_ring) fail("cp_prefill is ring with cp 1, expected all_gather, or cp >= 2");
@@ -187,9 +188,29 @@ class MeshCheck {
     if (model_.index_topk > 0) refuse("attention picks its tokens (index_topk)");
     if (model_.attn_output_gate) refuse("attention's output has gates (attn_output_gate)");
   }
+  // Ranks of cp are those that data-parallel ranks would be.
+  void check_dealt() const {
+    const auto alone = [&](std::string_view name, int found) {
+      if (found == 1) return;
+      fail("cp_decodes is dealt with " + std::string(name) + " " + std::to_string(found) +
+           ", which is not simulated; expected " + std::string(name) + " 1, or cp_decodes all");
+    };
+    if (mesh_.cp == 1) {
+      fail("cp_decodes is dealt with cp 1, expected all, or nearest legal cp: 2");
+    }
+    if (mesh_.cp_weights != CpWeights::kReplicated) {
+      fail(
+          "cp_decodes is dealt with cp_weights split, whose ranks share the rows of a step; "
+          "expected cp_weights replicated, or cp_decodes all");
+    }
+    alone("dp", mesh_.dp);
+    alone("tp", mesh_.tp);
+    alone("pp", mesh_.pp);
+    alone("num_micro_batches", mesh_.num_micro_batches);
+  }
   // Each of the cp ranks has the model of a rank without cp.
   void check_replicated() const {
-    if (model_.num_experts == 0) return;
+    if (model_.num_experts == 0 || mesh_.cp_decodes == CpDecodes::kDealt) return;
     if (mesh_.tp == 1 && mesh_.dp == 1 && mesh_.ep == 1) return;
     fail("cp_weights is replicated with dp " + std::to_string(mesh_.dp) + ", tp " +
          std::to_string(mesh_.tp) + " and ep " + std::to_string(mesh_.ep) +
@@ -378,7 +399,8 @@ class MeshCheck {
     const std::int64_t ep = mesh_.ep;
     const bool has_instances = mesh_.ffn_instances > 0;
     const std::int64_t ranks =
-        has_instances ? num_ffn_ranks(mesh_) : static_cast<std::int64_t>(mesh_.dp) * weights_tp_;
+        has_instances ? num_ffn_ranks(mesh_)
+                      : static_cast<std::int64_t>(weights_mesh(mesh_).dp) * weights_tp_;
     const std::string product = has_instances   ? "ffn_instances * ffn_tp"
                                 : mesh_.cp == 1 ? "dp * tp"
                                                 : "dp * tp * cp";

@@ -12,6 +12,12 @@
 // between the norm and attention is computed on tokens / cp, and an all_to_all brings all tokens
 // with heads / cp to the output projection (Ulysses, arXiv 2309.14509); with replicated weights the
 // whole model is computed on tokens / cp.
+//
+// With decodes dealt out (CpDecodes) ranks have rows of their own, as data-parallel ranks do, but
+// one page table. Queries, new keys and values of a rank's decodes are gathered, and what each rank
+// finds in its part of the contexts goes back to the rows' rank:
+//
+//   all_gather | kv_append | attention (all decodes, context / cp) | all_to_all of rows | merge
 
 #include <algorithm>
 #include <map>
@@ -22,6 +28,7 @@
 #include "sim/parallel/context_rows.h"
 #include "sim/parallel/expert_flows.h"
 #include "sim/parallel/output_projection.h"
+#include "sim/parallel/rank_rows.h"
 #include "sim/parallel/rewrite.h"
 
 namespace orrery {
@@ -41,13 +48,16 @@ class ContextPass {
       : source_(plan),
         mesh_(mesh),
         over_cp_(Place().add({.ways = mesh.cp, .stride = 1})),
-        rows_(plan, mesh.cp),
+        rows_(plan, mesh),
+        shares_(plan, rows_of_rank(), mesh.expert_load),
         rewrite_(plan, 1),
         is_local_(plan.ops().size()),
-        is_local_tensor_(plan.tensors().size()) {}
+        is_local_tensor_(plan.tensors().size()),
+        is_of_all_decodes_(plan.tensors().size()) {}
 
   Plan run() {
-    if (rows_.has_prefill()) find_local();
+    if (rows_.has_prefill() || rows_.deals_decodes()) find_local();
+    if (rows_.deals_decodes()) find_all_decodes();
     std::size_t at = 0;
     rewrite_.copy_tensors([&](Tensor& tensor) { change(tensor, at++); });
     for (OpId id = 0; static_cast<std::size_t>(id) < source_.ops().size(); ++id) {
@@ -75,8 +85,18 @@ class ContextPass {
     return source_.tensors()[static_cast<std::size_t>(id)];
   }
   [[nodiscard]] bool is_split() const { return mesh_.cp_weights == CpWeights::kSplit; }
+  // Ranks have rows as data-parallel ranks do.
+  [[nodiscard]] bool is_dealt() const { return mesh_.cp_decodes == CpDecodes::kDealt; }
+  [[nodiscard]] RankRows rows_of_rank() const {
+    Mesh mesh;
+    mesh.dp = is_dealt() ? mesh_.cp : 1;
+    return {mesh, rows_.tokens(), rows_.prefill_local(), rows_.own_decodes()};
+  }
   static bool is_rows(std::string_view name) {
     return name == axis::kTokens || name == axis::kRoutedTokens;
+  }
+  static bool is_routed(std::string_view name) {
+    return name == axis::kRoutedRows || name == axis::kActiveExperts;
   }
   [[nodiscard]] bool appends(const Op& op) const {
     return !op.writes.empty() && source_tensor(op.writes.front()).role == TensorRole::kKvCache;
@@ -136,9 +156,36 @@ class ContextPass {
                op.writes, [&](TensorId id) { return has_axis(source_tensor(id), axis::kHidden); });
   }
 
+  // What is between attention to decodes and the exchange of its results has a row of each decode.
+  void find_all_decodes() {
+    for (const Op& op : source_.ops()) {
+      if (!std::holds_alternative<KernelOp>(op.body)) continue;
+      const bool is_begin = is_attention(op) && !is_prefill_attention(op);
+      if (is_begin || (is_on_all_decodes(op) && !ends_block(op))) {
+        for (const TensorId id : op.writes) is_of_all_decodes_[static_cast<std::size_t>(id)] = true;
+      }
+    }
+  }
+  [[nodiscard]] bool is_on_all_decodes(const Op& op) const {
+    return std::ranges::any_of(
+        op.reads, [&](TensorId id) { return is_of_all_decodes_[static_cast<std::size_t>(id)]; });
+  }
+  // What it reads is merged first.
+  static bool ends_block(const Op& op) {
+    return is_output_projection(op) ||
+           kernel_spec(std::get<KernelOp>(op.body).kernel).prior.quantizes;
+  }
+
   void change(Tensor& tensor, std::size_t id) {
     for (Axis& entry : tensor.axes) {
-      if (!is_rows(entry.name)) continue;
+      if (is_of_all_decodes_[id] && entry.name == axis::kSeqs) {
+        entry.size = rows_.gathered_decodes();
+      } else if (entry.name == axis::kSeqs) {
+        entry = rows_.sampled(rewrite_, entry);
+      } else if (is_dealt() && is_routed(entry.name)) {
+        entry.size = shares_(entry.name, entry.size);
+      }
+      if (!is_rows(entry.name) || (is_dealt() && entry.name == axis::kRoutedTokens)) continue;
       if (tensor.role == TensorRole::kKvCache) {
         // Positions decide which rows of a step a rank keeps.
         entry = {std::string(axis::kContext), rows_.stored(entry.size), kUnknownSplit};
@@ -147,7 +194,7 @@ class ContextPass {
       }
     }
     const bool is_sorted = has_axis(tensor, axis::kRoutedRows) && rows_.has_prefill();
-    if (!is_sorted || is_split()) return;
+    if (!is_sorted || is_split() || is_dealt()) return;
     throw std::invalid_argument("tensor \"" + tensor.name +
                                 "\" has a row for each expert of a token, which cp with "
                                 "cp_weights replicated does not split; expected cp_weights split, "
@@ -158,6 +205,7 @@ class ContextPass {
   void forget() {
     results_.clear();
     replaced_.clear();
+    gathered_rows_.clear();
     latents_ = {};
   }
 
@@ -175,6 +223,10 @@ class ContextPass {
     if (appends(op)) {
       latents_ = {.cache = op.writes.front(), .views = op.reads};
       gathered_.clear();
+      if (rows_.deals_decodes()) {
+        append_dealt(id, std::move(op));
+        return;
+      }
     } else if (takes_latents(op)) {
       latents_.views = op.writes;
       rewrite_.drop(id);
@@ -183,25 +235,88 @@ class ContextPass {
     if (is_expansion(op)) gather_read(op, op.reads.front());
     auto& kernel = std::get<KernelOp>(op.body);
     const bool is_on_part = is_local_[static_cast<std::size_t>(id)];
+    const bool is_on_all = is_on_all_decodes(op) && !ends_block(op);
     for (Dim& entry : kernel.dims) {
-      if (!is_rows(entry.axis)) continue;
-      if (appends(op)) {
+      if (appends(op) && is_rows(entry.axis)) {
         entry.size = rows_.stored(entry.size);
       } else if (is_on_part) {
-        entry.size = rows_.local(entry.size);
+        entry.size = local_size(entry, is_on_all);
       }
     }
-    const bool ends_block = is_output_projection(op) || kernel_spec(kernel.kernel).prior.quantizes;
     for (TensorView& read : op.reads) {
       const auto found = results_.find(read.tensor);
       if (found == results_.end()) continue;
-      if (ends_block) {
+      if (ends_block(op)) {
         read.tensor = merged(op, read.tensor, found->second);
       } else {
         results_.emplace(op.writes.front().tensor, found->second);
       }
     }
     rewrite_.copy(id, std::move(op));
+  }
+
+  // What a rank has of a dim of an op on its rows, or on those of all decodes.
+  [[nodiscard]] std::int64_t local_size(const Dim& entry, bool is_on_all) const {
+    if (is_dealt() && (is_routed(entry.axis) || entry.axis == axis::kRoutedTokens)) {
+      return shares_(entry.axis, entry.size);
+    }
+    if (entry.axis == axis::kSeqs) {
+      return is_on_all ? rows_.gathered_decodes() : rows_.sampled(entry.size);
+    }
+    return is_rows(entry.axis) ? rows_.local(entry.size) : entry.size;
+  }
+
+  // New tokens of prompts are the rank's own, those of decodes come from all ranks.
+  void append_dealt(OpId id, Op op) {
+    const auto with_tokens = [](Op part, std::int64_t tokens) {
+      for (Dim& entry : std::get<KernelOp>(part.body).dims) {
+        if (is_rows(entry.axis)) entry.size = tokens;
+      }
+      return part;
+    };
+    if (rows_.has_prefill()) {
+      Op prompts = with_tokens(op, rows_.prefill_local());
+      prompts.ranks = rewrite_.group(op.ranks);
+      prompts.after = {};
+      rewrite_.insert(std::move(prompts));
+      op.name += ".decodes";
+    }
+    gather_decodes(op, op.reads);
+    rewrite_.copy(id, with_tokens(std::move(op), rows_.own_decodes()));
+  }
+  // Rows of the decodes of all ranks in place of views of rows of this rank's, but for the cache.
+  void gather_decodes(const Op& op, TensorViews& reads) {
+    TensorViews own;
+    TensorViews all;
+    Bytes bytes;
+    for (TensorView& read : reads) {
+      if (source_tensor(read).role == TensorRole::kKvCache) continue;
+      const auto key = std::pair(read.tensor, read.first_column);
+      if (const auto found = gathered_rows_.find(key); found != gathered_rows_.end()) {
+        read = found->second;
+        continue;
+      }
+      const Axis& columns = rewrite_.tensor(read).axes.back();
+      const std::string suffix =
+          read.is_whole() ? ".decodes" : ".decodes" + std::to_string(read.first_column);
+      const TensorId whole = rewrite_.add_tensor_like(
+          read, suffix,
+          {{std::string(axis::kDecodes), rows_.gathered_decodes()},
+           {columns.name, read.is_whole() ? columns.size : read.num_columns,
+            read.is_whole() ? columns.split : kNoSplit}});
+      bytes += bytes_of(rewrite_.tensor(whole)) / mesh_.cp;
+      own.push_back(read);
+      all.emplace_back(whole);
+      gathered_rows_.emplace(key, whole);
+      read = whole;
+    }
+    if (own.empty()) return;
+    rewrite_.insert_collectives(op.name + ".all_gather",
+                                {.kind = CollectiveKind::kAllGather,
+                                 .dtype = rewrite_.tensor(all.front()).dtype,
+                                 .bytes_per_rank = bytes},
+                                rewrite_.groups_of(rewrite_.group(op.ranks), mesh_.cp, 1), own,
+                                all);
   }
 
   void copy_attention(OpId id, Op op) {
@@ -213,6 +328,14 @@ class ContextPass {
       result.lse = add_lse(out, result.heads);
       op.writes.emplace_back(result.lse);
       results_.emplace(out, result);
+      if (rows_.deals_decodes()) {
+        // What pads the last rank's rows has no context.
+        std::int64_t& batch = size_of(dims, "batch");
+        std::int64_t& context = size_of(dims, "context");
+        context = ceil_div(context * batch, rows_.gathered_decodes());
+        batch = rows_.gathered_decodes();
+        gather_decodes(op, op.reads);
+      }
       rewrite_.copy(id, std::move(op));
       return;
     }
@@ -261,7 +384,7 @@ class ContextPass {
     if (const auto found = replaced_.find(id); found != replaced_.end()) return found->second;
     const std::string name = rewrite_.tensor(id).name;
     std::vector<Axis> axes = result.lse < 0 ? source_tensor(id).axes : rewrite_.tensor(id).axes;
-    if (is_split()) axes.back() = rewrite_.divided(axes.back(), over_cp_);
+    deal_out(axes);
     const TensorId whole =
         rewrite_.add_tensor_like(id, result.lse < 0 ? ".whole" : ".merged", axes);
     replaced_.emplace(id, whole);
@@ -272,16 +395,22 @@ class ContextPass {
       return whole;
     }
     const TensorViews parts{of_ranks(id), of_ranks(result.lse)};
-    const CollectiveKind kind = is_split() ? CollectiveKind::kAllToAll : CollectiveKind::kAllGather;
+    const CollectiveKind kind =
+        is_split() || is_dealt() ? CollectiveKind::kAllToAll : CollectiveKind::kAllGather;
     collective(name + "." + std::string(to_text(kind)), op,
                {.kind = kind, .dtype = rewrite_.tensor(id).dtype}, {id, result.lse}, parts);
     insert_merge(op, name, parts, whole, is_split() ? result.heads / mesh_.cp : result.heads);
     return whole;
   }
-  // What all cp ranks have of it, of the heads that each of them merges.
+  // Of results with a row of each decode, the heads or the rows that one rank merges.
+  void deal_out(std::vector<Axis>& axes) {
+    if (is_split()) axes.back() = rewrite_.divided(axes.back(), over_cp_);
+    if (is_dealt()) axes.front() = rewrite_.divided(axes.front(), over_cp_);
+  }
+  // What all cp ranks have of it, of what each of them merges.
   TensorId of_ranks(TensorId id) {
     std::vector<Axis> axes = rewrite_.tensor(id).axes;
-    if (is_split()) axes.back() = rewrite_.divided(axes.back(), over_cp_);
+    deal_out(axes);
     axes.insert(axes.begin(), {"parts", mesh_.cp});
     return rewrite_.add_tensor_like(id, ".parts", axes);
   }
@@ -425,14 +554,18 @@ class ContextPass {
   const Mesh& mesh_;
   Place over_cp_;
   ContextRows rows_;
+  RowShares shares_;
   Rewrite rewrite_;
-  std::vector<bool> is_local_;          // by op
-  std::vector<bool> is_local_tensor_;   // by tensor
-  std::set<TensorId> keys_;             // expanded
-  std::map<TensorId, Result> results_;  // of attention of this run, and what follows from it
+  std::vector<bool> is_local_;           // by op
+  std::vector<bool> is_local_tensor_;    // by tensor
+  std::vector<bool> is_of_all_decodes_;  // by tensor of the source
+  std::set<TensorId> keys_;              // expanded
+  std::map<TensorId, Result> results_;   // of attention of this run, and what follows from it
   std::map<TensorId, TensorId> replaced_;
   Latents latents_;
   TensorViews gathered_;  // of them, of all cp ranks
+  // Rows of all decodes, by tensor and first column of what a rank has of them.
+  std::map<std::pair<TensorId, std::int32_t>, TensorId> gathered_rows_;
 };
 
 }  // namespace

@@ -49,8 +49,10 @@ SplitPart zigzag_part(std::int64_t query, const Place& place) {
           .is_zigzag = true};
 }
 
-ContextRows::ContextRows(const Plan& plan, int cp)
-    : cp_(cp), place_(Place().add({.ways = cp, .stride = 1})) {
+ContextRows::ContextRows(const Plan& plan, const Mesh& mesh)
+    : cp_(mesh.cp),
+      deals_decodes_(mesh.cp_decodes == CpDecodes::kDealt),
+      place_(Place().add({.ways = mesh.cp, .stride = 1})) {
   for (const Op& op : plan.ops()) {
     const auto* kernel = std::get_if<KernelOp>(&op.body);
     if (kernel == nullptr) continue;
@@ -88,8 +90,32 @@ std::int64_t ContextRows::prefill_local() const {
   return prefill_ > 0 ? batch_ * query(query_) : 0;
 }
 
+std::int64_t ContextRows::decodes_local() const {
+  return deals_decodes_ ? own_decodes() : tokens_ - prefill_;
+}
+
+SplitPart ContextRows::decodes_part() const {
+  const std::int64_t decodes = tokens_ - prefill_;
+  if (!deals_decodes_) return whole_part(decodes);
+  return {.size = decodes, .block = own_decodes(), .place = place_};
+}
+
+std::int64_t ContextRows::sampled(std::int64_t seqs) const {
+  return deals_decodes() ? seqs - (tokens_ - prefill_) + own_decodes() : seqs;
+}
+
+Axis ContextRows::sampled(Rewrite& rewrite, const Axis& seqs) const {
+  if (!deals_decodes()) return seqs;
+  Split split;
+  if (const std::int64_t prompts = seqs.size - (tokens_ - prefill_); prompts > 0) {
+    split.parts.push_back(whole_part(prompts));
+  }
+  split.parts.push_back(decodes_part());
+  return rewrite.with_split({seqs.name, sampled(seqs.size)}, split);
+}
+
 std::int64_t ContextRows::local(std::int64_t tokens) const {
-  if (tokens == tokens_) return prefill_local() + tokens_ - prefill_;
+  if (tokens == tokens_) return prefill_local() + decodes_local();
   return prefill_local() + ceil_div(tokens - prefill_, cp_);
 }
 
@@ -97,8 +123,11 @@ Axis ContextRows::local(Rewrite& rewrite, const Axis& tokens) const {
   const bool is_known =
       tokens.split == kNoSplit && (tokens.size == tokens_ || tokens.size == prefill_);
   if (!is_known) return {tokens.name, local(tokens.size), kUnknownSplit};
-  Split split{.parts = std::vector(static_cast<std::size_t>(batch_), zigzag_part(query_, place_))};
-  if (tokens.size > prefill_) split.parts.push_back(whole_part(tokens.size - prefill_));
+  Split split;
+  if (prefill_ > 0) {
+    split.parts.assign(static_cast<std::size_t>(batch_), zigzag_part(query_, place_));
+  }
+  if (tokens.size > prefill_) split.parts.push_back(decodes_part());
   return rewrite.with_split(tokens, split);
 }
 

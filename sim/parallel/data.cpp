@@ -19,57 +19,26 @@ std::optional<std::int64_t> find_dim(const Dims& dims, std::string_view name,
   return std::nullopt;
 }
 
-// Of a plan: tokens, and rows of the fullest rank where none are given, are read off its kernels.
-class RowShares {
- public:
-  RowShares(const Plan& plan, const Mesh& mesh, std::int64_t fullest_rows)
-      : rank_(rank_rows(plan, mesh)) {
-    if (fullest_rows > 0) rank_.rows = fullest_rows;
-    find_active(plan, mesh.expert_load);
-  }
-
-  std::int64_t operator()(std::string_view name, std::int64_t size) const {
-    return name == axis::kActiveExperts ? std::min(size, active_) : rank_.of(name, size);
-  }
-
- private:
-  static RankRows rank_rows(const Plan& plan, const Mesh& mesh) {
-    const std::int64_t ways = static_cast<std::int64_t>(mesh.dp) * mesh.num_micro_batches;
-    std::int64_t tokens = 0;
-    std::int64_t prefill_rows = 0;
-    std::int64_t decode_rows = 0;
-    for (const Op& op : plan.ops()) {
-      const auto* kernel = std::get_if<KernelOp>(&op.body);
-      if (kernel == nullptr) continue;
-      if (tokens == 0) tokens = find_dim(kernel->dims, "tokens", axis::kTokens).value_or(0);
-      const auto batch = find_dim(kernel->dims, "batch", axis::kSeqs);
-      if (!batch) continue;
-      if (const auto query = find_dim(kernel->dims, "query", "")) {
-        prefill_rows = std::max(prefill_rows, ceil_div(*batch, ways) * *query);
-      } else {
-        decode_rows = std::max(decode_rows, ceil_div(*batch, ways));
-      }
-    }
-    return {mesh, tokens, prefill_rows, decode_rows};
-  }
-
-  // Fewer tokens choose fewer experts. Redundant experts are the expert pass's.
-  void find_active(const Plan& plan, const ExpertLoad& mesh_load) {
-    for (const Op& op : plan.ops()) {
-      const auto* kernel = std::get_if<KernelOp>(&op.body);
-      if (kernel == nullptr || routed_role(*kernel) != RoutedRole::kSort) continue;
-      const std::int64_t experts = dim(kernel->dims, "experts_total");
-      const bool is_of_experts = std::ssize(mesh_load.shares) == experts;
-      const ExpertLoad load = is_of_experts ? mesh_load : ExpertLoad{};
-      active_ =
-          expected_dims(load, experts, dim(kernel->dims, "topk"), rank_.rows, 0, experts).active;
-      return;
+// Of the fullest rank, read off the kernels of a plan.
+RankRows rank_rows(const Plan& plan, const Mesh& mesh) {
+  const std::int64_t ways = static_cast<std::int64_t>(mesh.dp) * mesh.num_micro_batches;
+  std::int64_t tokens = 0;
+  std::int64_t prefill_rows = 0;
+  std::int64_t decode_rows = 0;
+  for (const Op& op : plan.ops()) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr) continue;
+    if (tokens == 0) tokens = find_dim(kernel->dims, "tokens", axis::kTokens).value_or(0);
+    const auto batch = find_dim(kernel->dims, "batch", axis::kSeqs);
+    if (!batch) continue;
+    if (const auto query = find_dim(kernel->dims, "query", "")) {
+      prefill_rows = std::max(prefill_rows, ceil_div(*batch, ways) * *query);
+    } else {
+      decode_rows = std::max(decode_rows, ceil_div(*batch, ways));
     }
   }
-
-  RankRows rank_;
-  std::int64_t active_ = 0;  // experts that its tokens choose
-};
+  return {mesh, tokens, prefill_rows, decode_rows};
+}
 
 }  // namespace
 
@@ -78,7 +47,9 @@ bool data_applies(const Plan& /*plan*/, const Mesh& mesh) {
 }
 
 Plan data_pass(const Plan& plan, const Mesh& mesh, std::int64_t fullest_rows) {
-  const RowShares share(plan, mesh, fullest_rows);
+  RankRows fullest = rank_rows(plan, mesh);
+  if (fullest_rows > 0) fullest.rows = fullest_rows;
+  const RowShares share(plan, fullest, mesh.expert_load);
   Rewrite rewrite(plan, mesh.dp);
   const Digit of_micro_batch{.ways = mesh.num_micro_batches, .stride = kOfMicroBatch};
   const Place rows = Place().add({.ways = mesh.dp, .stride = 1}).add(of_micro_batch);

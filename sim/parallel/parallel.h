@@ -87,6 +87,13 @@ inline constexpr std::array<std::string_view, 2> kCpWeightsNames{"split", "repli
 enum class CpPrefill : std::uint8_t { kAllGather, kRing };
 inline constexpr std::array<std::string_view, 2> kCpPrefillNames{"all_gather", "ring"};
 
+// Which decodes' rows a context-parallel rank has: those of all, or its part, as data-parallel
+// ranks have theirs. Then queries, new keys and new values of a rank go to all others, each attends
+// with all queries to the tokens that it has, and results go back to the rows' rank: data-parallel
+// ranks with one page table over them.
+enum class CpDecodes : std::uint8_t { kAll, kDealt };
+inline constexpr std::array<std::string_view, 2> kCpDecodesNames{"all", "dealt"};
+
 // How micro-batches follow each other where attention and FFNs lie on different ranks: all are
 // under way, each at another place (MegaScale-Infer's ping-pong, StepMesh's three stages), or one
 // goes from attention to FFNs and back before the next begins.
@@ -114,6 +121,7 @@ struct Mesh {
   bool sp = false;  // shard norms over tp along tokens (all_reduce -> reduce_scatter + all_gather)
   CpWeights cp_weights = CpWeights::kSplit;      // cp only
   CpPrefill cp_prefill = CpPrefill::kAllGather;  // cp only
+  CpDecodes cp_decodes = CpDecodes::kAll;        // cp only
   int num_micro_batches = 1;                     // pp, or ffn_instances
   int ffn_instances = 0;                         // 0: FFNs lie where attention does
   int ffn_tp = 1;                                // ranks of an FFN instance
@@ -163,7 +171,7 @@ struct ParallelPass {
   // Whether the pass changes this plan; `parallelize` skips those that do not.
   bool (*applies)(const Plan& plan, const Mesh& mesh);
   Plan (*apply)(const Plan& plan, const Mesh& mesh);
-  // Whether it tells ranks of cp from those of tp; else it gets weights_mesh (rewrite.h).
+  // Whether it tells ranks of cp from those of tp and dp; else it gets weights_mesh (rewrite.h).
   bool knows_cp = false;
 };
 // In the order in which they apply.

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/kernel_spec.h"
 #include "sim/parallel/rewrite.h"
 
 namespace orrery {
@@ -74,6 +75,23 @@ std::int64_t RankRows::of(std::string_view name, std::int64_t size) const {
   if (name == axis::kRoutedTokens) return ceil_div(size, num_micro_batches);
   if ((name != axis::kTokens && name != axis::kRoutedRows) || tokens == 0) return size;
   return size == tokens ? rows : ceil_div(size * rows, tokens);
+}
+
+RowShares::RowShares(const Plan& plan, const RankRows& rank, const ExpertLoad& load) : rank_(rank) {
+  for (const Op& op : plan.ops()) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr || routed_role(*kernel) != RoutedRole::kSort) continue;
+    const std::int64_t experts = dim(kernel->dims, "experts_total");
+    const bool is_of_experts = std::ssize(load.shares) == experts;
+    active_ = expected_dims(is_of_experts ? load : ExpertLoad{}, experts, dim(kernel->dims, "topk"),
+                            rank_.rows, 0, experts)
+                  .active;
+    return;
+  }
+}
+
+std::int64_t RowShares::operator()(std::string_view name, std::int64_t size) const {
+  return name == axis::kActiveExperts ? std::min(size, active_) : rank_.of(name, size);
 }
 
 StepShape dealt_shape(const Batch& batch, const Mesh& mesh) {

@@ -28,6 +28,17 @@ struct RankRows {
   [[nodiscard]] std::int64_t of(std::string_view axis, std::int64_t size) const;
 };
 
+// The same of a plan whose tokens choose experts, of which fewer tokens choose fewer.
+class RowShares {
+ public:
+  RowShares(const Plan& plan, const RankRows& rank, const ExpertLoad& load);
+  std::int64_t operator()(std::string_view axis, std::int64_t size) const;
+
+ private:
+  RankRows rank_;
+  std::int64_t active_ = 0;  // experts that its tokens choose, redundant ones aside
+};
+
 // The shape of which the data pass makes the fullest rank's own: each chunk goes, in order, to the
 // data-parallel rank with the fewest prompt tokens so far; decodes are spread evenly. Micro-batches
 // follow each other through a pipeline, so what counts is their sum: each has an even part of the

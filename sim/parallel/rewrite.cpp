@@ -33,8 +33,13 @@ std::vector<std::int64_t> stage_shares(std::int64_t num_units, int num_stages) {
 }
 
 Mesh weights_mesh(const Mesh& mesh) {
-  if (mesh.cp_weights == CpWeights::kReplicated) return mesh;
   Mesh seen = mesh;
+  if (mesh.cp_decodes == CpDecodes::kDealt) {
+    seen.dp *= mesh.cp;
+    seen.cp = 1;
+    return seen;
+  }
+  if (mesh.cp_weights == CpWeights::kReplicated) return mesh;
   seen.tp *= mesh.cp;
   seen.cp = 1;
   return seen;

@@ -147,7 +147,7 @@ Plan two_batch_pass(const Plan& plan, const Mesh& mesh);
 bool is_transfer(const Op& op);
 
 // A mesh with cp as passes see it to which ranks with other parts of the context are like ranks of
-// tp: where weights are split over cp, tp * cp of them.
+// tp, where weights are split over cp, or of dp, where rows are dealt out to them.
 Mesh weights_mesh(const Mesh& mesh);
 
 // Whether results of routed experts come back by all_to_all, so that they are whole on arrival.

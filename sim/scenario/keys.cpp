@@ -54,6 +54,7 @@ constexpr About kAboutFields[] = {
     {"expert_comm", "how tokens reach the GPUs of their experts"},
     {"cp_weights", "weights behind attention, over the cp ranks"},
     {"cp_prefill", "how a prompt's parts meet each other's keys and values"},
+    {"cp_decodes", "whether a cp rank has the rows of all decodes or its part of them"},
     {"two_batch_overlap", "a step in two halves, one computes while the other sends"},
     {"num_redundant_experts", "copies of the experts that are chosen most"},
     {"max_num_seqs", "sequences of a step, of a data-parallel rank"},

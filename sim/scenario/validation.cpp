@@ -93,6 +93,13 @@ void check_executable(const Scenario& scenario) {
           "found FFNs on a machine of their own (ffn), which is simulated and not executed; "
           "expected ffn_instances on the machine of attention");
     }
+    const bool caches_keys = scenario.model_config.kv_lora_rank == 0;
+    const bool is_dealt = scenario.mesh.cp_decodes == CpDecodes::kDealt;
+    if (is_dealt && (!caches_keys || scenario.model_config.num_experts > 0)) {
+      throw std::invalid_argument(
+          "cp_decodes is dealt and the model has latent attention (MLA) or routed experts, which "
+          "is simulated and not executed; expected cp_decodes all, or another model");
+    }
     if (scenario.replicas != 1 && !scenario.disaggregation) {
       throw std::invalid_argument("found " + std::to_string(scenario.replicas) +
                                   " replicas; one is executed: set placement.replicas=1");

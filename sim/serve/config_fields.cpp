@@ -50,6 +50,7 @@ std::span<const ConfigField<Mesh>> mesh_fields() {
        {"sp", &Mesh::sp},
        {"cp_weights", choice<&Mesh::cp_weights, Mesh>(kCpWeightsNames)},
        {"cp_prefill", choice<&Mesh::cp_prefill, Mesh>(kCpPrefillNames)},
+       {"cp_decodes", choice<&Mesh::cp_decodes, Mesh>(kCpDecodesNames)},
        {"num_micro_batches", &Mesh::num_micro_batches},
        {"ffn_instances", &Mesh::ffn_instances, {.least = 0}},
        {"ffn_tp", &Mesh::ffn_tp},

@@ -35,6 +35,8 @@ SequenceTokens tokens_of(int index, std::int64_t first, std::int64_t last, int c
   return sequence;
 }
 
+const LoweringOptions kShuffling{.moe_design = MoeDesign::kShuffling};
+
 // What a rank gives of a step, and keeps of all steps: names of tokens in place of keys.
 struct SharingRank {
   CacheShape cache;
@@ -45,7 +47,7 @@ struct SharingRank {
   std::vector<std::byte> bytes;
   std::vector<PrefillPiece> pieces;
   std::vector<RankKeys> keys_of_ranks;
-  std::vector<bool> sampled_here;
+  std::vector<std::int64_t> sampled;
 
   template <typename T>
   [[nodiscard]] std::vector<T> table(std::int64_t offset, std::int64_t size) const {
@@ -79,7 +81,7 @@ class SharingRanks {
   }
 
   void run(const StepInput& input) {
-    const Plan plan = parallelize(lower(model_, batch_of(input), {}), mesh_);
+    const Plan plan = parallelize(lower(model_, batch_of(input), kShuffling), mesh_);
     const std::vector<StepPart> parts = split_step(input, 1);
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       fill(ranks_[i], plan, static_cast<int>(i), parts[0]);
@@ -120,6 +122,7 @@ class SharingRanks {
     StepRows rows = step_rows(plan, number, 0);
     rows.prefill = rank.share.own().of_step;
     rows.tokens = rows.prefill + rows.decodes;
+    if (rank.share.decodes.room > 0) rows.seqs += rows.decodes - rank.share.decodes.room;
     check_part(part, rows, rank.cache);
     std::vector<PrefillChunk> chunks;
     for (const SequenceTokens* chunk : part.prefill) chunks.push_back(chunk_of(*chunk));
@@ -130,7 +133,7 @@ class SharingRanks {
     fill_context_tables(part, rank.share, rank.layout, rank.context, rank.cache, rank.bytes);
     rank.pieces = prefill_pieces(rank.share, chunks);
     if (rank.share.is_ring) rank.keys_of_ranks = keys_of_ranks(rank.share, chunks);
-    rank.sampled_here = sampled_here(part, rank.share);
+    rank.sampled = sampled_rows(part, rank.share);
   }
 
   // Keys, then values: the same names negated. Latents alone.
@@ -271,12 +274,34 @@ class SharingRanks {
     const auto ids = rank.table<std::int32_t>(rank.layout.token_ids, rank.layout.rows.tokens);
     const bool is_whole = mesh_.cp_weights == CpWeights::kReplicated;
     EXPECT_EQ(rank.share.is_of_model, is_whole);
-    for (std::size_t i = 0; i < rows.size(); ++i) {
+    const DealtDecodes& dealt = rank.share.decodes;
+    const std::size_t num_decodes =
+        dealt.room > 0 ? static_cast<std::size_t>(dealt.count) : part.decodes.size();
+    for (std::size_t i = 0; i < room + num_decodes; ++i) {
       const auto row = static_cast<std::size_t>(rows[i]);
-      const std::int64_t name = i < room ? names[row] : part.decodes[i - room]->tokens.front();
+      const std::size_t decode = i - room + static_cast<std::size_t>(dealt.first);
+      const std::int64_t name = i < room ? names[row] : part.decodes[decode]->tokens.front();
       EXPECT_EQ(positions[i], name % 1000);
       EXPECT_EQ(ids[is_whole ? i : row], name);
     }
+    expect_sampled(rank, part, ids);
+  }
+
+  // Where the rank says it has a sampled row, it has the token.
+  void expect_sampled(const SharingRank& rank, const StepPart& part,
+                      const std::vector<std::int32_t>& ids) const {
+    const auto own = rank.table<std::int32_t>(rank.layout.sampled_rows, rank.layout.rows.seqs);
+    std::size_t at = 0;
+    const auto expect = [&](const SequenceTokens& sequence) {
+      if (!sequence.produces_token) return;
+      const std::int64_t row = rank.sampled.at(at++);
+      if (row >= 0) {
+        EXPECT_EQ(ids.at(static_cast<std::size_t>(own.at(static_cast<std::size_t>(row)))),
+                  sequence.tokens.back());
+      }
+    };
+    for (const SequenceTokens* chunk : part.prefill) expect(*chunk);
+    for (const SequenceTokens* decode : part.decodes) expect(*decode);
   }
 
   static void store_decode(SharingRank& rank, const SequenceTokens& decode) {
@@ -308,6 +333,8 @@ class SharingRanks {
 
 std::vector<Mesh> meshes() {
   return {{.cp = 2},
+          testing::dealt_mesh(2),
+          testing::dealt_mesh(3),
           {.cp = 4},
           {.cp = 2, .cp_weights = CpWeights::kReplicated},
           {.cp = 3, .cp_weights = CpWeights::kReplicated},
@@ -356,19 +383,61 @@ TEST(ContextShare, OneRankHasThePromptsLastRow) {
   const StepInput step{.prefill = {tokens_of(0, 0, 3, 2)}, .decodes = {}};
   whole.run(step);
   // Blocks of one token: the third is the second rank's, its second row.
-  EXPECT_FALSE(whole.rank(0).sampled_here[0]);
-  EXPECT_TRUE(whole.rank(1).sampled_here[0]);
+  EXPECT_EQ(whole.rank(0).sampled[0], -1);
+  EXPECT_EQ(whole.rank(1).sampled[0], 0);
   EXPECT_EQ(whole.rank(1).table<std::int32_t>(whole.rank(1).layout.sampled_rows, 1)[0], 1);
   SharingRanks split({.cp = 2});
   split.run(step);
   for (const std::size_t rank : {0, 1}) {
-    EXPECT_TRUE(split.rank(rank).sampled_here[0]);
+    EXPECT_EQ(split.rank(rank).sampled[0], 0);
     EXPECT_EQ(split.rank(rank).table<std::int32_t>(split.rank(rank).layout.sampled_rows, 1)[0], 2);
   }
 }
 
+// Five decodes on three ranks: two, two and one, whose second row pads; slots are those of all.
+TEST(ContextShare, DecodesAreDealtOutInBlocks) {
+  StepInput step;
+  for (int i = 0; i < 5; ++i) step.decodes.push_back(tokens_of(i, 10 + i, 11 + i, 3));
+  const Plan plan = parallelize(lower(tiny_llama(), batch_of(step), {}), testing::dealt_mesh(3));
+  const StepPart part = split_step(step, 1)[0];
+  for (int number = 0; number < 3; ++number) {
+    const CacheShape cache{.num_blocks = 64,
+                           .block_size = kBlockSize,
+                           .max_model_len = 256,
+                           .cp = 3,
+                           .cp_rank = number};
+    const ContextShare share = context_share(plan, {.cp = 3}, number, 0);
+    const std::int64_t count = number < 2 ? 2 : 1;
+    EXPECT_EQ(share.decodes.first, 2 * number);
+    EXPECT_EQ(share.decodes.count, count);
+    StepRows rows = step_rows(plan, number, 0);
+    EXPECT_EQ(rows.seqs, 2);
+    EXPECT_EQ(rows.decodes, 6);
+    rows.seqs = rows.decodes;
+    SharingRank rank{.cache = cache, .layout = table_layout(rows, 0, cache, 0)};
+    rank.bytes.assign(static_cast<std::size_t>(rank.layout.end), std::byte{0});
+    fill_tables(part, rank.layout, cache, 0, rank.bytes);
+    deal_decodes(part, share, rank.layout, rank.bytes);
+    const auto ids = rank.table<std::int32_t>(rank.layout.token_ids, 2);
+    const auto positions = rank.table<std::int32_t>(rank.layout.positions, 2);
+    const auto slots = rank.table<std::int64_t>(rank.layout.slots, 6);
+    const std::vector<std::int64_t> sampled = sampled_rows(part, share);
+    for (std::int64_t i = 0; i < 5; ++i) {
+      const SequenceTokens& decode = step.decodes[static_cast<std::size_t>(i)];
+      const std::int64_t own = i - share.decodes.first;
+      const bool is_here = own >= 0 && own < count;
+      EXPECT_EQ(sampled[static_cast<std::size_t>(i)], is_here ? own : -1);
+      EXPECT_EQ(slots[static_cast<std::size_t>(i)], cache.slot(decode.context, decode.blocks));
+      if (!is_here) continue;
+      EXPECT_EQ(ids[static_cast<std::size_t>(own)], decode.tokens.front());
+      EXPECT_EQ(positions[static_cast<std::size_t>(own)], decode.context);
+    }
+  }
+}
+
 TEST(ContextShare, OfLatentsThereAreNoValues) {
-  for (const Mesh& mesh : {Mesh{.cp = 2}, Mesh{.cp = 4}, Mesh{.tp = 2, .cp = 2}}) {
+  for (const Mesh& mesh :
+       {Mesh{.cp = 2}, Mesh{.cp = 4}, Mesh{.tp = 2, .cp = 2}, testing::dealt_mesh(2, 2)}) {
     SharingRanks ranks(mesh, tiny_deepseek());
     const auto of = [&](int index, std::int64_t first, std::int64_t last) {
       return tokens_of(index, first, last, mesh.cp);

@@ -13,14 +13,17 @@
 namespace orrery {
 namespace {
 
-CheckedDeployment checked_deployment(const Mesh& mesh) {
-  const ModelConfig model = testing::tiny_llama();
+CheckedDeployment checked_deployment(const Mesh& mesh,
+                                     const ModelConfig& model = testing::tiny_llama()) {
+  const LoweringOptions options{.moe_design = MoeDesign::kShuffling};
   return {.name = model.name,
           .grid = grid_of(mesh),
-          .numbers = {.head_dim = model.head_dim, .max_positions = 256},
+          .numbers = {.head_dim = model.rotary_dim(),
+                      .max_positions = 256,
+                      .routing = testing::routing_of(model)},
           .vocab = model.vocab_size,
           .lower = [=](const StepInput& input, std::int64_t num_decodes) {
-            StepPlans plans{.whole = lower(model, batch_of(input, num_decodes), {})};
+            StepPlans plans{.whole = lower(model, batch_of(input, num_decodes), options)};
             Mesh of_step = mesh;
             if (mesh.ffn_instances > 0 && !input.prefill.empty()) of_step.num_micro_batches = 1;
             plans.plan = parallelize(plans.whole, of_step);
@@ -46,12 +49,31 @@ TEST(Conversation, RunsOnEveryMeshWithTheSameLogits) {
         Mesh{.pp = 2, .num_micro_batches = 2}, Mesh{.tp = 2, .pp = 2},
         Mesh{.num_micro_batches = 2, .ffn_instances = 1},
         Mesh{.num_micro_batches = 3, .ffn_instances = 1}, Mesh{.cp = 2},
-        Mesh{.cp = 2, .cp_weights = CpWeights::kReplicated}, Mesh{.tp = 2, .cp = 2}}) {
+        Mesh{.cp = 2, .cp_weights = CpWeights::kReplicated}, Mesh{.tp = 2, .cp = 2},
+        testing::dealt_mesh(2), testing::dealt_mesh(3)}) {
     const CheckedDeployment deployment = checked_deployment(mesh);
     reference::Model model = model_of(deployment);
     for (const CheckedStep& step : steps) {
       const Plan plan = deployment.lower(step.input, std::ssize(step.input.decodes)).plan;
       EXPECT_LT(testing::relative_difference(model.run(plan, step.input).logits, step.logits),
+                5e-2);
+    }
+  }
+}
+
+// Latents and routed experts of ranks with rows of their own and one page table.
+TEST(Conversation, RunsWithExpertsWhereDecodesAreDealtOut) {
+  const ModelConfig model = testing::tiny_deepseek();
+  const std::vector<CheckedStep> steps = reference_conversation(checked_deployment({}, model), 3);
+  for (const Mesh& mesh : {testing::dealt_mesh(2, 2), testing::dealt_mesh(4, 4)}) {
+    const CheckedDeployment deployment = checked_deployment(mesh, model);
+    reference::Model ranks = model_of(deployment);
+    for (const CheckedStep& step : steps) {
+      // More rows than sequences, as in graphs.
+      const std::int64_t rows =
+          step.is_decode ? 2 * kConversationSequences : std::ssize(step.input.decodes);
+      const Plan plan = deployment.lower(step.input, rows).plan;
+      EXPECT_LT(testing::relative_difference(ranks.run(plan, step.input).logits, step.logits),
                 5e-2);
     }
   }
@@ -86,8 +108,9 @@ TEST(Conversation, OfDecodesAloneTakesThePromptsTokenByToken) {
 
 TEST(Conversation, OfDecodesAloneHasTheSameLogitsWhereRanksShareContexts) {
   const std::vector<CheckedStep> steps = decoded_conversation(checked_deployment({}), 14);
-  for (const Mesh& mesh : {Mesh{.cp = 2}, Mesh{.cp = 2, .cp_weights = CpWeights::kReplicated},
-                           Mesh{.tp = 2, .cp = 2}}) {
+  for (const Mesh& mesh :
+       {Mesh{.cp = 2}, Mesh{.cp = 2, .cp_weights = CpWeights::kReplicated}, Mesh{.tp = 2, .cp = 2},
+        testing::dealt_mesh(2), testing::dealt_mesh(3)}) {
     const CheckedDeployment deployment = checked_deployment(mesh);
     reference::Model model = model_of(deployment);
     for (const CheckedStep& step : steps) {

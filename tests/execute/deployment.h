@@ -85,6 +85,16 @@ struct Deployment {
   std::vector<float> router_bias;  // Routing::bias
 };
 
+// How tokens of the model choose their experts.
+inline Routing routing_of(const ModelConfig& model, std::vector<float> bias = {}) {
+  return {.score = model.scoring_func == ScoringFunc::kSigmoid ? RoutingScore::kSigmoid
+                                                               : RoutingScore::kSoftmax,
+          .normalises = model.norm_topk_prob,
+          .scale = model.routed_scaling_factor,
+          .topk_groups = model.topk_group,
+          .bias = std::move(bias)};
+}
+
 // Runs steps of a deployment one after another.
 class ReferenceRuns {
  public:
@@ -103,13 +113,7 @@ class ReferenceRuns {
           .grid = grid_of(deployment_.mesh),
           .numbers = {.head_dim = deployment_.model.rotary_dim(),
                       .max_positions = 64,
-                      .routing = {.score = deployment_.model.scoring_func == ScoringFunc::kSigmoid
-                                               ? RoutingScore::kSigmoid
-                                               : RoutingScore::kSoftmax,
-                                  .normalises = deployment_.model.norm_topk_prob,
-                                  .scale = deployment_.model.routed_scaling_factor,
-                                  .topk_groups = deployment_.model.topk_group,
-                                  .bias = deployment_.router_bias}},
+                      .routing = routing_of(deployment_.model, deployment_.router_bias)},
           .num_kv_blocks = kNumBlocks,
           .block_size = kBlockSize,
           .rounding = deployment_.rounding});
@@ -122,6 +126,15 @@ class ReferenceRuns {
   Change change_;
   std::optional<reference::Model> model_;
 };
+
+// Ranks with rows of their own and one page table; routed experts over all of them, if any.
+inline Mesh dealt_mesh(int cp, int ep = 1) {
+  return {.cp = cp,
+          .ep = ep,
+          .cp_weights = CpWeights::kReplicated,
+          .cp_decodes = CpDecodes::kDealt,
+          .expert_comm = ep > 1 ? ExpertComm::kGraph : ExpertComm::kAllToAll};
+}
 
 // By shuffled experts, the sum of the residual fused with norms or not.
 inline Deployment deployment_of(const ModelConfig& model, const Mesh& mesh,

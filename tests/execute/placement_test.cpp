@@ -168,6 +168,18 @@ TEST(ReferencePlacement, PartsOfTheContextGiveTheLogitsOfOneRank) {
       {{.cp = 2}, {.cp = 4}, {.tp = 2, .cp = 2}, {.cp = 2, .ep = 2}, {.tp = 2, .cp = 2, .ep = 4}});
 }
 
+// Ranks of one page table, each with rows of its own, experts over all of them.
+TEST(ReferencePlacement, DecodesThatAreDealtOutGiveTheLogitsOfOneRank) {
+  Mesh ring = testing::dealt_mesh(2);
+  ring.cp_prefill = CpPrefill::kRing;
+  expect_equal_logits(testing::tiny_llama(), {testing::dealt_mesh(2), testing::dealt_mesh(3),
+                                              testing::dealt_mesh(4), ring});
+  std::vector<Mesh> of_experts{testing::dealt_mesh(2, 2), testing::dealt_mesh(4, 4),
+                               testing::dealt_mesh(2, 2)};
+  of_experts.back().expert_comm = ExpertComm::kEager;
+  expect_equal_logits(tiny_deepseek(), of_experts);
+}
+
 TEST(ReferencePlacement, AReplicatedSharedExpertMayRunOnASecondStream) {
   const ModelConfig model = tiny_deepseek();
   Deployment single = deployment_of(model, {});

@@ -30,6 +30,11 @@ constexpr CpPrefill kRing = CpPrefill::kRing;
 const Batch kMixedChunks{
     .prefill = {{512, 1024}, {512, 1024}}, .num_decodes = 8, .decode_context = 8192};
 
+// Ranks with rows of their own and one page table.
+Mesh dealt(int cp, int ep = 1) {
+  return {.cp = cp, .ep = ep, .cp_weights = kWhole, .cp_decodes = CpDecodes::kDealt};
+}
+
 ModelConfig llama() { return testing::shipped_model("meta-llama--Meta-Llama-3.1-8B"); }
 ModelConfig deepseek() { return testing::shipped_model("deepseek-ai--DeepSeek-V2-Lite"); }
 
@@ -46,9 +51,13 @@ TEST(Context, PlansOfEveryMeshVerify) {
   const std::vector<Mesh> of_llama{{.tp = 2, .cp = 2, .cp_weights = kWhole},
                                    {.dp = 2, .tp = 2, .cp = 2, .cp_weights = kWhole},
                                    {.cp = 4, .cp_prefill = kRing},
+                                   dealt(2),
+                                   dealt(3),
                                    {.tp = 2, .cp = 4, .cp_weights = kWhole, .cp_prefill = kRing}};
   const std::vector<Mesh> of_deepseek{{.cp = 2, .ep = 2},
                                       {.dp = 2, .cp = 2, .ep = 4},
+                                      dealt(2, 2),
+                                      dealt(4, 4),
                                       {.tp = 2, .cp = 4, .ep = 4},
                                       {.tp = 2, .cp = 2, .ep = 4, .lm_head = LmHead::kReplicated}};
   for (const ModelConfig& model : {llama(), deepseek()}) {
@@ -186,6 +195,56 @@ TEST(Context, WhatDecodesExchangeDoesNotDependOnTheContext) {
   }
 }
 
+// 64 decodes of 1,000 tokens on 4 ranks: 16 rows on each in all but attention, of which a rank has
+// all rows over 250 tokens.
+TEST(Context, DecodesThatAreDealtOutAreAsMuchWorkAsOnOneRank) {
+  for (const ModelConfig& model : {llama(), deepseek()}) {
+    const bool is_moe = model.num_experts > 0;
+    const Plan plan = placed(model, kDecode, dealt(4, is_moe ? 4 : 1));
+    const auto flops = flops_by_op(plan);
+    const auto expected = flops_by_op(placed(model, kDecode, {}));
+    const std::string layer = is_moe ? "layers.1." : "layers.0.";
+    const std::string attention = layer + (is_moe ? "mla_decode" : "attn_decode");
+    for (const std::string& op : {layer + "o_proj", std::string("lm_head"), attention}) {
+      EXPECT_DOUBLE_EQ(flops.at(op), expected.at(op)) << model.name << " " << op;
+    }
+    EXPECT_EQ(dim_of(plan, layer + "o_proj", "m"), 16);
+    EXPECT_EQ(dim_of(plan, "lm_head", "m"), 16);
+    EXPECT_EQ(dim_of(plan, attention, "batch"), 64);
+    EXPECT_EQ(dim_of(plan, attention, "context"), 250);
+  }
+}
+
+// Of each rank's rows 32 + 2 * 8 heads of 128 go to all others; of all 64 rows results and
+// log-sum-exps of 32 heads go back.
+TEST(Context, DecodesThatAreDealtOutSendQueriesKeysAndResults) {
+  const Plan plan = placed(llama(), kDecode, dealt(4));
+  EXPECT_EQ(bytes_on_rank_0(plan, CollectiveKind::kAllGather), 32.0 * 16 * 48 * 128 * 2);
+  EXPECT_EQ(bytes_on_rank_0(plan, CollectiveKind::kAllToAll), 32.0 * 64 * 32 * (128 * 2 + 4));
+  EXPECT_EQ(bytes_on_rank_0(plan, CollectiveKind::kAllReduce), 0);
+}
+
+// Five decodes on two ranks are three and two: the sixth row pads, and has no context.
+TEST(Context, RowsThatPadHaveNoContext) {
+  const Batch five{.num_decodes = 5, .decode_context = 5000};
+  const Plan plan = placed(llama(), five, dealt(2));
+  EXPECT_EQ(dim_of(plan, "layers.0.o_proj", "m"), 3);
+  EXPECT_EQ(dim_of(plan, "layers.0.attn_decode", "batch"), 6);
+  EXPECT_EQ(dim_of(plan, "layers.0.attn_decode", "context"), 417);  // 5 * 500 / 6
+}
+
+// Chunks of 512 beside 8 decodes: each rank appends its half of the prompts, and half of what all
+// decodes give.
+TEST(Context, PromptsBesideDealtDecodesAppendTheirOwn) {
+  const Plan plan = placed(llama(), kMixedChunks, dealt(2));
+  EXPECT_EQ(dim_of(plan, "layers.0.kv_append", "tokens"), 512);
+  EXPECT_EQ(dim_of(plan, "layers.0.kv_append.decodes", "tokens"), 4);
+  EXPECT_EQ(dim_of(plan, "layers.0.o_proj", "m"), 512 + 4);
+  EXPECT_EQ(dim_of(plan, "lm_head", "m"), 2 + 4);
+  EXPECT_EQ(comm_named(plan, "layers.0.kv_append.decodes.all_gather").bytes_per_rank.value(),
+            4.0 * 48 * 128 * 2);
+}
+
 // Prompts of 512 tokens after 1,024: each rank contributes its half of both.
 TEST(Context, PromptsGatherTheirKeysAndWhatIsCached) {
   const Plan plan = placed(llama(), kMixedChunks, {.cp = 2});
@@ -222,6 +281,12 @@ TEST(Context, WhatItCannotSplitIsRefusedWithTheNearestLegalChoice) {
   expect(llama(), {.dp = 2, .cp = 2, .o_proj = OProjection::kSharded}, "expected split");
   expect(deepseek(), {.cp = 2, .cp_prefill = kRing}, "expected all_gather");
   expect(deepseek(), {.tp = 2, .cp = 2, .cp_weights = kWhole}, "or cp_weights split");
+  expect(llama(), {.cp_decodes = CpDecodes::kDealt}, "cp_decodes is dealt with cp 1");
+  expect(llama(), {.cp = 2, .cp_decodes = CpDecodes::kDealt}, "expected cp_weights replicated");
+  Mesh over_tp = dealt(2);
+  over_tp.tp = 2;
+  expect(llama(), over_tp, "cp_decodes is dealt with tp 2, which is not simulated");
+  expect(deepseek(), dealt(4, 3), "nearest legal ep: 2 or 4");
   expect(deepseek(), {.cp = 2, .ep = 4}, "does not divide dp * tp * cp = 2");
   expect(testing::shipped_model("openai--gpt-oss-20b"), {.cp = 2}, "sliding window of 128");
 }

@@ -49,7 +49,7 @@ Launch bind_attention_decode(const BindContext& context) {
       context,
       pool.kv_heads == kv_heads && pool.head_dim == head_dim && pool.dtype == context.op.dtype,
       "a cache of its kv_heads, head_dim and dtype");
-  const std::int64_t first_row = context.tables.prefill_rows;
+  const std::int64_t first_row = context.tables.deals_decodes ? 0 : context.tables.prefill_rows;
   const Operand q = operand(context, "q");
   const Operand out = result(context, "out");
   require_rows(context, q, first_row + seqs);

@@ -6,6 +6,17 @@
 namespace orrery {
 namespace {
 
+// What all context-parallel ranks have of decodes that are dealt out to them.
+bool are_gathered_decodes(const Operand& rows) {
+  return rows.tensor->axes.front().name == axis::kDecodes;
+}
+
+// Slots of the rows: those of decodes follow the prompts'.
+const std::int64_t* slots_of(const BindContext& context, const Operand& rows) {
+  const bool are_behind_prompts = are_gathered_decodes(rows);
+  return context.tables.slots + (are_behind_prompts ? context.tables.prefill_rows : 0);
+}
+
 // Over context-parallel ranks dims count the rows that are stored; slots say which.
 std::int64_t rows_to_append(const BindContext& context, const Operand& rows) {
   return context.tables.context_ranks > 1 ? matrix_size(*rows.tensor).rows
@@ -14,13 +25,12 @@ std::int64_t rows_to_append(const BindContext& context, const Operand& rows) {
 
 template <typename T>
 Launch append(const BindContext& context, const bf16* keys, std::int64_t tokens, std::int64_t width,
-              std::int64_t stride) {
+              std::int64_t stride, const std::int64_t* slots) {
   const KvPool& pool = require_cache(context);
   const PagedKv<T> cache{.keys = reinterpret_cast<T*>(pool.keys(context.kv_layer)),
                          .values = reinterpret_cast<T*>(pool.values(context.kv_layer)),
                          .block_size = pool.shape().block_size,
                          .num_blocks = static_cast<std::int32_t>(pool.shape().num_blocks)};
-  const std::int64_t* const slots = context.tables.slots;
   return [=](const cuda::Stream& stream) {
     kv_append(stream, keys, keys + width, slots, cache, tokens, width, stride);
   };
@@ -47,6 +57,7 @@ Launch append_apart(const BindContext& context, const bf16* keys, std::int64_t t
   // In a ring what is cached of the prompts is given before others' keys come.
   const bool is_ring = tables.is_ring();
   const std::int64_t all_slots = pool.shape().num_blocks * pool.shape().block_size;
+  const bool appends_own = context.tables.deals_decodes;
   return [=, cached_slots = tables.cached_slots,
           cached = is_ring ? tables.cached_rows : std::int64_t{0}](const cuda::Stream& stream) {
     kv_append(stream, keys, keys + width, slots, given, prompts, width, stride);
@@ -55,7 +66,7 @@ Launch append_apart(const BindContext& context, const bf16* keys, std::int64_t t
       embedding(stream, cached_slots, cache.keys, given.keys + at, cached, width, all_slots);
       embedding(stream, cached_slots, cache.values, given.values + at, cached, width, all_slots);
     }
-    if (tokens == prompts) return;
+    if (tokens == prompts || appends_own) return;
     const bf16* const decodes = keys + prompts * stride;
     kv_append(stream, decodes, decodes + width, slots + prompts, cache, tokens - prompts, width,
               stride);
@@ -76,9 +87,10 @@ Launch append_latents_apart(const BindContext& context, const LatentRows& rows,
   decodes.latents += prompts * rows.latent;
   decodes.rotated += prompts * rows.rope_stride;
   const std::int64_t* const slots = context.tables.slots;
+  const bool appends_own = context.tables.deals_decodes;
   return [=](const cuda::Stream& stream) {
     kv_append_latent(stream, rows, slots, given, prompts);
-    if (tokens == prompts) return;
+    if (tokens == prompts || appends_own) return;
     kv_append_latent(stream, decodes, slots + prompts, cache, tokens - prompts);
   };
 }
@@ -109,10 +121,10 @@ Launch append_latents(const BindContext& context) {
   const PagedKv<bf16> cache{.keys = reinterpret_cast<bf16*>(pool.keys(context.kv_layer)),
                             .block_size = pool.shape().block_size,
                             .num_blocks = static_cast<std::int32_t>(pool.shape().num_blocks)};
-  if (context.tables.context.prompt_rows > 0) {
+  if (context.tables.context.prompt_rows > 0 && !are_gathered_decodes(latents)) {
     return append_latents_apart(context, rows, cache, tokens);
   }
-  const std::int64_t* const slots = context.tables.slots;
+  const std::int64_t* const slots = slots_of(context, latents);
   return [=](const cuda::Stream& stream) { kv_append_latent(stream, rows, slots, cache, tokens); };
 }
 
@@ -136,11 +148,12 @@ Launch bind_kv_append(const BindContext& context) {
     return "rows that end in keys and values, not of " + std::to_string(stride);
   });
   const bf16* const keys = typed<bf16>(qkv) + (stride - 2 * width);
-  if (context.tables.context.prompt_rows > 0) {
+  if (context.tables.context.prompt_rows > 0 && !are_gathered_decodes(qkv)) {
     return append_apart(context, keys, tokens, width, stride);
   }
-  return cache.dtype == DType::kFp8 ? append<fp8>(context, keys, tokens, width, stride)
-                                    : append<bf16>(context, keys, tokens, width, stride);
+  const std::int64_t* const slots = slots_of(context, qkv);
+  return cache.dtype == DType::kFp8 ? append<fp8>(context, keys, tokens, width, stride, slots)
+                                    : append<bf16>(context, keys, tokens, width, stride, slots);
 }
 
 }  // namespace orrery

@@ -26,7 +26,7 @@ Launch bind_mla_decode(const BindContext& context) {
                 "a bf16 cache of latents of 512 and rotated keys of 64");
   require_taken(context, seqs == context.tables.num_decodes,
                 "decodes alone: mla_form auto, where prefill attends expanded keys");
-  const std::int64_t first_row = context.tables.prefill_rows;
+  const std::int64_t first_row = context.tables.deals_decodes ? 0 : context.tables.prefill_rows;
   const Operand latent = operand(context, "latent");
   require_taken(context, matrix_size(*latent.tensor).rows == seqs, "a row for each sequence");
   const Operand q = operand(context, "q");

@@ -6,6 +6,7 @@
 
 #include "kernels/attention/kv_gather/reference.h"
 #include "kernels/execute/context_share.h"
+#include "kernels/execute/rank_program.h"
 
 namespace orrery::reference {
 namespace {
@@ -26,6 +27,22 @@ void add_stretches(const SequenceRows& sequence, const std::vector<AxisRange>& r
     stretch.query = last - first;
     stretches.push_back(stretch);
   }
+}
+
+// The first sampled rows are those of prompts, whichever rank has them; then come the rank's own
+// decodes.
+void keep_own_decodes(PartRows& part, const DealtDecodes& dealt, std::int64_t prompt_rows) {
+  const auto all = std::ssize(part.decodes);
+  const auto first = std::min<std::ptrdiff_t>(dealt.first, all);
+  const auto last = std::min<std::ptrdiff_t>(dealt.first + dealt.count, all);
+  const auto decodes =
+      std::ranges::find_if(part.sampled, [&](std::int64_t row) { return row >= prompt_rows; });
+  part.sampled.erase(decodes + last, part.sampled.end());
+  part.sampled.erase(decodes, decodes + first);
+  part.decodes.erase(part.decodes.begin() + last, part.decodes.end());
+  part.decodes.erase(part.decodes.begin(), part.decodes.begin() + first);
+  for (SequenceRows& sequence : part.decodes) sequence.row -= dealt.first;
+  part.rows.decodes = dealt.room;
 }
 
 }  // namespace
@@ -67,7 +84,8 @@ PartRows part_rows(const StepPart& part, const StepRows& rows, std::int64_t bloc
 
 PartRows rows_of_rank(const PartRows& step, const Plan& plan, int rank, int cp) {
   const PromptRows prompts = prompt_rows(plan, rank);
-  const std::int64_t decodes = step.rows.tokens - step.rows.prefill;
+  const DealtDecodes dealt = dealt_decodes(plan, rank);
+  const std::int64_t decodes = dealt.room > 0 ? dealt.room : step.rows.tokens - step.rows.prefill;
   PartRows part = step;
   part.rows.prefill = prompts.room;
   part.rows.tokens = prompts.room + decodes;
@@ -83,15 +101,22 @@ PartRows rows_of_rank(const PartRows& step, const Plan& plan, int rank, int cp) 
   }
   for (std::int64_t i = 0; i < decodes; ++i) {
     const auto at = static_cast<std::size_t>(prompts.room + i);
-    const auto row = static_cast<std::size_t>(step.rows.prefill + i);
-    part.of_step[at] = step.rows.prefill + i;
-    if (step.positions[row] % cp == rank % cp) part.slots[at] = step.slots[row];
+    const auto row = static_cast<std::size_t>(step.rows.prefill + dealt.first + i);
+    if (dealt.room > 0 && i >= dealt.count) break;  // the others pad
+    part.of_step[at] = static_cast<std::int64_t>(row);
+    // Keys and values of decodes that are dealt out are those of gathered_decodes().
+    if (dealt.room == 0 && step.positions[row] % cp == rank % cp) part.slots[at] = step.slots[row];
   }
   part.token_ids.clear();
   part.positions.clear();
   for (const std::int64_t row : part.of_step) {
     part.token_ids.push_back(step.token_ids[static_cast<std::size_t>(row)]);
     part.positions.push_back(step.positions[static_cast<std::size_t>(row)]);
+  }
+  if (dealt.room > 0) {
+    keep_own_decodes(part, dealt, step.rows.prefill);
+    part.rows.seqs = step_rows(plan, rank, 0).seqs;
+    part.sampled.resize(static_cast<std::size_t>(part.rows.seqs));
   }
   for (std::int64_t& row : part.sampled) {
     const auto found = std::ranges::find(part.of_step, row);
@@ -102,6 +127,23 @@ PartRows rows_of_rank(const PartRows& step, const Plan& plan, int rank, int cp) 
     add_stretches(sequence, prompts.ranges, part.prefill);
   }
   for (SequenceRows& sequence : part.decodes) sequence.row += prompts.room - step.rows.prefill;
+  return part;
+}
+
+PartRows gathered_decodes(const PartRows& step, int rank, int cp) {
+  PartRows part = step;
+  const auto first = static_cast<std::ptrdiff_t>(step.rows.prefill);
+  part.prefill.clear();
+  part.token_ids.erase(part.token_ids.begin(), part.token_ids.begin() + first);
+  part.positions.erase(part.positions.begin(), part.positions.begin() + first);
+  part.slots.erase(part.slots.begin(), part.slots.begin() + first);
+  for (std::size_t i = 0; i < part.slots.size(); ++i) {
+    if (part.positions[i] % cp != rank % cp) part.slots[i] = -1;
+  }
+  for (SequenceRows& sequence : part.decodes) sequence.row -= step.rows.prefill;
+  part.rows.prefill = 0;
+  part.rows.tokens -= step.rows.prefill;
+  part.num_tokens -= step.rows.prefill;
   return part;
 }
 
@@ -159,14 +201,18 @@ std::vector<Values> latents_of(const KvLayer& all, std::int64_t block_size,
 
 namespace {
 
-// Each rank's stretch of the columns of all ranks' rows: by rank, and by the rank they are from.
-std::vector<std::vector<Values>> dealt_columns(const std::vector<Values>& inputs,
-                                               std::int64_t width) {
-  const std::int64_t share = width / std::ssize(inputs);
+// Each rank's stretch of the columns, `share` of `width`, of all ranks' rows: by rank, and by the
+// rank they are from. With a share of all columns, its stretch of the rows.
+std::vector<std::vector<Values>> dealt(const std::vector<Values>& inputs, std::int64_t width,
+                                       std::int64_t share) {
   std::vector<std::vector<Values>> outputs(inputs.size());
   for (std::size_t to = 0; to < inputs.size(); ++to) {
     for (const Values& input : inputs) {
-      outputs[to].push_back(columns_of(input, width, static_cast<std::int64_t>(to) * share, share));
+      const auto size = std::ssize(input) / std::ssize(inputs);
+      const auto begin = input.begin() + static_cast<std::ptrdiff_t>(to) * size;
+      outputs[to].push_back(
+          share == width ? Values(begin, begin + size)
+                         : columns_of(input, width, static_cast<std::int64_t>(to) * share, share));
     }
   }
   return outputs;
@@ -198,6 +244,18 @@ bool moves_context(const Plan& plan, const Op& op) {
          (has_part_of_tokens(plan, input) && !has_part_of_tokens(plan, output));
 }
 
+bool gathers_decodes(const Plan& plan, const Op& op) {
+  return tensor_of(plan, op.writes.front()).axes.front().name == axis::kDecodes;
+}
+
+Values own_decodes(const Tensor& gathered, std::int64_t cp, const Values& own,
+                   const TensorView& view, std::int64_t width) {
+  const std::int64_t rows = gathered.axes.front().size / cp;
+  const Values decodes(own.end() - rows * width, own.end());
+  return view.is_whole() ? decodes
+                         : columns_of(decodes, width, view.first_column, view.num_columns);
+}
+
 std::vector<Values> exchanged(const Plan& plan, const Op& op, std::size_t i,
                               const std::vector<Values>& inputs,
                               const std::vector<const PartRows*>& rows) {
@@ -205,7 +263,7 @@ std::vector<Values> exchanged(const Plan& plan, const Op& op, std::size_t i,
   const std::int64_t stride = tensor_of(plan, op.reads[i]).axes.back().size;
   std::vector<Values> outputs;
   outputs.reserve(inputs.size());
-  for (const std::vector<Values>& parts : dealt_columns(inputs, stride)) {
+  for (const std::vector<Values>& parts : dealt(inputs, stride, output.axes.back().size)) {
     if (!joins_heads(output)) {
       outputs.push_back(
           rows_of_step(parts, rows, output.axes.front().size, output.axes.back().size));

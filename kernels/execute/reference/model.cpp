@@ -5,10 +5,12 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
 #include "kernels/dense/quantize/reference.h"
+#include "kernels/execute/context_share.h"
 #include "kernels/execute/reference/collective_call.h"
 #include "kernels/execute/reference/context_part.h"
 #include "kernels/execute/side_rows.h"
@@ -52,6 +54,7 @@ class StepRun {
         rows_.push_back(part_rows(part, mine, setup_.block_size));
         if (setup_.grid.cp == 1) continue;
         parts_of_context_.push_back(rows_of_rank(rows_.back(), plan, rank, setup_.grid.cp));
+        gathered_decodes_.push_back(gathered_decodes(rows_.back(), rank, setup_.grid.cp));
       }
     }
   }
@@ -126,10 +129,12 @@ class StepRun {
     rows.prefill = 0;
     for (const SequenceTokens* chunk : part.prefill) rows.prefill += std::ssize(chunk->tokens);
     rows.tokens = rows.prefill + rows.decodes;
+    rows.seqs = std::max(rows.seqs, std::ssize(part.sampled));  // decodes are dealt out
     return rows;
   }
   [[nodiscard]] const PartRows& rows_of(const Op& op, int rank) const {
     const std::size_t at = slot(rank, micro_batch_of(op));
+    if (is_on_gathered_decodes(plan_, op)) return gathered_decodes_[at];
     return setup_.grid.cp > 1 && is_on_part(plan_, op) ? parts_of_context_[at] : rows_[at];
   }
   [[nodiscard]] int stage_size() const { return setup_.grid.tp * setup_.grid.dp * setup_.grid.cp; }
@@ -318,16 +323,30 @@ class StepRun {
     result_.logits.resize(num_rows * vocab);
     result_.next_tokens.resize(num_rows);
     for (std::size_t row = 0; row < part.sampled.size(); ++row) {
-      if (!computes(rank, micro_batch, row)) continue;
+      const std::optional<std::size_t> own = sampled_row(rank, micro_batch, row);
+      if (!own) continue;
       const auto place = static_cast<std::size_t>(part.sampled[row]);
-      std::copy_n(logits.begin() + static_cast<std::ptrdiff_t>(row * vocab), vocab,
+      std::copy_n(logits.begin() + static_cast<std::ptrdiff_t>(*own * vocab), vocab,
                   result_.logits.begin() + static_cast<std::ptrdiff_t>(place * vocab));
-      result_.next_tokens[place] = static_cast<std::int32_t>(tokens[row]);
+      result_.next_tokens[place] = static_cast<std::int32_t>(tokens[*own]);
     }
   }
 
-  // Whether a sampled row is that of a token which the rank has: of context-parallel ranks with
-  // the whole model one has it.
+  // Where a rank has a sampled row of the step: of context-parallel ranks with the whole model one
+  // has it.
+  [[nodiscard]] std::optional<std::size_t> sampled_row(int rank, int micro_batch,
+                                                       std::size_t sampled) const {
+    const DealtDecodes dealt = dealt_decodes(plan_, rank);
+    const StepPart& part = part_of(rank, micro_batch);
+    const std::size_t prompts = part.sampled.size() - part.decodes.size();
+    if (dealt.room > 0 && sampled >= prompts) {
+      const auto decode = static_cast<std::int64_t>(sampled - prompts) - dealt.first;
+      if (decode < 0 || decode >= dealt.count) return std::nullopt;
+      return prompts + static_cast<std::size_t>(decode);
+    }
+    if (!computes(rank, micro_batch, sampled)) return std::nullopt;
+    return sampled;
+  }
   [[nodiscard]] bool computes(int rank, int micro_batch, std::size_t sampled) const {
     const bool has_parts = std::ranges::any_of(plan_.ops(), [&](const Op& op) {
       const auto* kernel = std::get_if<KernelOp>(&op.body);
@@ -356,6 +375,10 @@ class StepRun {
       }
       return true;
     }
+    if (gathers_decodes(plan_, op)) {
+      gather_decodes(op);
+      return true;
+    }
     if (!moves_context(plan_, op)) return false;
     std::vector<const PartRows*> rows;
     for (const int rank : ranks) {
@@ -370,6 +393,19 @@ class StepRun {
       }
     }
     return true;
+  }
+
+  void gather_decodes(const Op& op) {
+    for (std::size_t i = 0; i < op.writes.size(); ++i) {
+      const Tensor& gathered = tensor(op.writes[i]);
+      Values all;
+      for (const int rank : plan_.ranks(op.ranks)) {
+        const Values own = own_decodes(gathered, setup_.grid.cp, values(op, op.reads[i], rank),
+                                       op.reads[i], tensor(op.reads[i]).axes.back().size);
+        all.insert(all.end(), own.begin(), own.end());
+      }
+      for (const int rank : plan_.ranks(op.ranks)) write(op.writes[i], rank, Values(all));
+    }
   }
 
   void gather_latents(const Op& op, const KvLayer& all) {
@@ -498,6 +534,7 @@ class StepRun {
   std::vector<std::vector<std::vector<double>>> values_;  // by rank and tensor
   std::vector<PartRows> rows_;                            // by rank and micro-batch
   std::vector<PartRows> parts_of_context_;                // likewise, of a mesh with cp
+  std::vector<PartRows> gathered_decodes_;                // likewise
   std::vector<std::int64_t> copies_;
   StepResult result_;
 };
