@@ -7,7 +7,7 @@ import pathlib
 import orrery
 import pytest
 from orrery import _core, cli, report
-from orrery.validation import directory, serving
+from orrery.validation import directory, service_steps, serving
 
 HOST = {"name": "host", "capacity": "64 GiB", "bandwidth": "50 GB/s", "latency": "10 us"}
 # Blocks of 512 tokens; the KV cache of a GPU that is almost full of weights holds four prompts of 16 blocks.
@@ -156,6 +156,26 @@ def test_tiers_of_another_run_are_named(served):
     file.write_text(file.read_text(encoding="utf-8").replace("host", "disk"), encoding="utf-8")
     with pytest.raises(ValueError, match=r"kv_tiers\.csv: found tiers disk; predicted were host"):
         serving.serving(directory.read(served))
+
+
+def test_executed_steps_are_compared_without_their_waits(served):
+    def measured():
+        case = directory.read(served)
+        return [step.duration_s * step.num_steps for step in service_steps.executed_steps(case.measured_service)]
+
+    whole = measured()
+    steps = len((served / "executed" / "serve_steps.csv").read_text(encoding="utf-8").splitlines()) - 1
+    waits = ["0.25", *["0"] * (steps - 1)]
+    host = served / "executed" / "serve_host.csv"
+    host.write_text("replica,waited_s\n" + "".join(f"0,{wait}\n" for wait in waits), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"serve_host\.csv: step 0 waited 0\.25 s of the"):
+        measured()
+    wait = whole[0] / 2
+    host.write_text(host.read_text(encoding="utf-8").replace("0.25", repr(wait)), encoding="utf-8")
+    assert measured() == pytest.approx([whole[0] - wait, *whole[1:]])
+    host.write_text("replica,waited_s\n0,0\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"found 1 steps; serve_steps\.csv has {steps}"):
+        measured()
 
 
 def test_the_slice_of_the_trace_is_lines_of_it():

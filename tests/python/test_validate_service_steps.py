@@ -22,6 +22,7 @@ def service(requests, steps):
             "replica": [0.0] * len(steps),
             "start_s": [row[0] for row in steps],
             "duration_s": [0.5] * len(steps),
+            "waited_s": [0.0] * len(steps),
             "num_steps": [1.0] * len(steps),
             "num_prefills": [row[1] for row in steps],
             "prefill_tokens": [row[2] for row in steps],

@@ -31,7 +31,7 @@ Columns = Mapping[str, list[float]]
 
 @dataclasses.dataclass(frozen=True)
 class Service:
-    """Columns of requests.csv and serve_steps.csv; an empty cell is NaN."""
+    """Columns of requests.csv and serve_steps.csv, of steps with `waited_s` for blocks from a tier; an empty cell is NaN."""
 
     requests: Columns
     steps: Columns
@@ -91,9 +91,25 @@ def _service(folder: pathlib.Path, workload: Columns, *, is_complete: bool) -> S
     if twice:
         raise ValueError(f"{file}: request {twice[0]} is there {requests['id'].count(twice[0])} times")
     steps = folder / "serve_steps.csv"
-    service = Service(requests=requests, steps=_columns(steps, _step_columns(workload)))
+    columns = _columns(steps, _step_columns(workload))
+    service = Service(requests=requests, steps=columns | {"waited_s": _waits(folder, columns)})
     _check_sums(file, steps, service, is_complete=is_complete)
     return service
+
+
+def _waits(folder: pathlib.Path, steps: Columns) -> list[float]:
+    """Of each step, for how much of it layers waited for KV blocks from a tier: none where no tier was executed."""
+    path = folder / "serve_host.csv"
+    num_steps = len(steps["start_s"])
+    if not (folder / "kv_tiers.csv").is_file() or not path.is_file():
+        return [0.0] * num_steps
+    waited_s = _columns(path, {"waited_s": seconds})["waited_s"]
+    if len(waited_s) != num_steps:
+        raise ValueError(f"{path}: found {len(waited_s)} steps; serve_steps.csv has {num_steps}: it is cut or of another run")
+    for place, (wait, step) in enumerate(zip(waited_s, steps["duration_s"], strict=True)):
+        if wait > step:
+            raise ValueError(f"{path}: step {place} waited {wait:g} s of the {step:g} s that it took")
+    return waited_s
 
 
 def _step_columns(workload: Columns) -> typed_csv.Columns:

@@ -25,7 +25,7 @@ ROWS = (512, 1024, 2048, 4096)
 class ExecutedStep:
     replica: int
     start_s: float
-    duration_s: float  # of one of num_steps
+    duration_s: float  # of one of num_steps, less what it waited for KV blocks from a tier
     num_steps: int
     prefill: Sequence[tuple[int, int, bool]]  # tokens, tokens before them, whether they end their prompt
     num_decodes: int
@@ -117,7 +117,7 @@ def executed_steps(service: Service) -> Iterator[ExecutedStep]:
         yield ExecutedStep(
             replica=int(replica),
             start_s=steps["start_s"][i],
-            duration_s=steps["duration_s"][i] / count,
+            duration_s=(steps["duration_s"][i] - steps["waited_s"][i]) / count,
             num_steps=count,
             prefill=prefill,
             num_decodes=num_decodes,
