@@ -156,6 +156,8 @@ def _role(name: str, mesh: Mapping[str, Any], engine: Mapping[str, Any], memory:
     if int(mesh["ffn_instances"]) > 0:
         raise ValueError(f"found ffn_instances {mesh['ffn_instances']}, FFNs on GPUs of their own, which no launch command here asks for;"
                          " expected a placement without")  # fmt: skip
+    if int(mesh["cp"]) > 1:
+        raise ValueError(f"found cp {mesh['cp']}, ranks that share contexts, which no launch command here asks for; expected cp 1")
     return Role(
         name=name,
         **{key: int(mesh[key]) for key in ("replicas", "dp", "tp", "ep", "pp", "num_micro_batches", "num_redundant_experts")},
