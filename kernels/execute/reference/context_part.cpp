@@ -115,6 +115,7 @@ PartRows rows_of_rank(const PartRows& step, const Plan& plan, int rank, int cp) 
   }
   if (dealt.room > 0) {
     keep_own_decodes(part, dealt, step.rows.prefill);
+    part.num_tokens = prompts.room + std::ssize(part.decodes);
     part.rows.seqs = step_rows(plan, rank, 0).seqs;
     part.sampled.resize(static_cast<std::size_t>(part.rows.seqs));
   }

@@ -66,6 +66,10 @@ Values given_or_found(const KernelCall& call, Values scores, std::int64_t expert
                      std::to_string(scores.size()));
   }
   const bool is_whole = std::ssize(scores) == call.part.rows.tokens * experts;
+  if (call.part.num_tokens > call.part.rows.tokens) {
+    refuse(call, "has " + std::to_string(call.part.num_tokens) + " tokens in " +
+                     std::to_string(call.part.rows.tokens) + " rows");
+  }
   const std::size_t count =
       is_whole ? static_cast<std::size_t>(call.part.num_tokens * experts) : scores.size();
   for (std::size_t i = 0; i < count; ++i) {
