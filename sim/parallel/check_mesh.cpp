@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -415,10 +416,16 @@ class MeshCheck {
       if (ep == 1) return;
       fail("ep is " + std::to_string(ep) + ", but the model has no routed experts; expected 1");
     }
-    const auto is_legal = [&](std::int64_t value) {
-      return ranks % value == 0 && experts % value == 0 && columns % (ranks / value) == 0;
+    const auto are_legal = [&](std::int64_t of_ranks, std::int64_t value) {
+      return of_ranks % value == 0 && experts % value == 0 && columns % (of_ranks / value) == 0;
     };
-    const std::string legal = nearest_legal("ep", ep, ranks, is_legal);
+    std::string legal =
+        nearest_legal("ep", ep, ranks, [&](std::int64_t value) { return are_legal(ranks, value); });
+    if (legal.empty()) {  // no ep lies over so many ranks
+      legal = nearest_legal(product, ranks, 2 * ranks, [&](std::int64_t of_ranks) {
+        return are_legal(of_ranks, std::gcd(of_ranks, experts));
+      });
+    }
     if (ranks % ep != 0) {
       fail("ep " + std::to_string(ep) + " does not divide " + product + " = " +
            std::to_string(ranks) + legal);

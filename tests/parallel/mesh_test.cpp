@@ -69,7 +69,8 @@ TEST(CheckMesh, EpMustDivideTheRanksAndTheExperts) {
                        "ep 6 does not divide the 16 routed and 0 redundant experts"));
   EXPECT_TRUE(contains(mesh_error(model, {.dp = 6, .tp = 1, .ep = 6}), "num_redundant_experts: 2"));
   EXPECT_TRUE(contains(mesh_error(model, {.dp = 3, .tp = 1, .ep = 1}),
-                       "dp * tp / ep = 3 does not divide moe_intermediate_size 128"));
+                       "dp * tp / ep = 3 does not divide moe_intermediate_size 128; nearest legal "
+                       "dp * tp: 2 or 4"));
 }
 
 TEST(CheckMesh, RedundantExpertsNeedExpertParallelism) {
