@@ -65,8 +65,9 @@ bool is_out_of_reach(const Scenario& scenario, const PeakUse& use) {
     return false;
   }
   const MemoryBudget memory = memory_budget(scenario);
+  const std::int64_t of_block = tokens_of_block(engine, scenario.mesh);
   const std::int64_t blocks_of_longest =
-      (use.longest + engine.block_size - 1) / engine.block_size + 1 + memory.state_blocks;
+      (use.longest + of_block - 1) / of_block + 1 + memory.state_blocks;
   // Even if all of them were on one data-parallel rank.
   return use.sequences * blocks_of_longest <= memory.num_kv_blocks / scenario.mesh.dp;
 }

@@ -53,12 +53,17 @@ class ReplicaTimes {
  public:
   ReplicaTimes(const Scenario& side, StepTimes& times, const MemoryBudget& memory,
                const Lengths& lengths)
-      : engine_(side.engine), dp_(side.mesh.dp), times_(times), lengths_(lengths) {
-    const double context = lengths.prompt + lengths.output / 2 +
-                           static_cast<double>(memory.state_blocks * engine_.block_size);
-    const double blocks = static_cast<double>(memory.num_kv_blocks * engine_.block_size);
+      : engine_(side.engine),
+        dp_(side.mesh.dp),
+        num_micro_batches_(side.mesh.num_micro_batches),
+        times_(times),
+        lengths_(lengths) {
+    const std::int64_t of_block = tokens_of_block(engine_, side.mesh);
+    const double context =
+        lengths.prompt + lengths.output / 2 + static_cast<double>(memory.state_blocks * of_block);
+    const double tokens = static_cast<double>(memory.num_kv_blocks * of_block);
     most_ = std::max(1.0, std::min(static_cast<double>(engine_.max_num_seqs * dp_),
-                                   std::floor(blocks / std::max(context, 1.0))));
+                                   std::floor(tokens / std::max(context, 1.0))));
   }
 
   [[nodiscard]] bool caches_prefixes() const { return engine_.enable_prefix_caching; }
@@ -71,31 +76,29 @@ class ReplicaTimes {
   }
   Seconds decode(double batch) { return decode_cost(batch).time; }
 
-  // What a mean prompt adds to the steps in which it runs beside `batch` decodes, likewise.
-  // Ranks of a data-parallel replica each take prompts of their own in a step.
-  Cost prefill_cost(double batch) {
-    const std::int64_t prompt = std::max<std::int64_t>(1, std::llround(lengths_.prompt));
-    const auto at = [&](std::int64_t decodes) { return prefill_of(prompt, decodes); };
-    return (batch < 1 ? at(0) : between(batch, at)) / static_cast<double>(dp_);
-  }
+  // What a mean prompt adds to the steps in which it runs beside `batch` decodes, likewise: one of
+  // as many as there are data-parallel ranks, each of which takes prompts of its own in a step.
+  Cost prefill_cost(double batch) { return prompts_cost(batch, dp_) / static_cast<double>(dp_); }
   Seconds prefill(double batch) { return prefill_cost(batch).time; }
+  // The same where other ranks have none.
+  Seconds lone_prefill(double batch) { return prompts_cost(batch, 1).time; }
 
-  // `prompt` tokens in chunks of the budget beside decodes, less what these take alone.
-  Cost prefill_of(std::int64_t prompt, std::int64_t decodes) {
-    Cost& known = prefills_[{prompt, decodes}];
-    if (known.time > Seconds(0)) return known;
-    const std::int64_t budget = engine_.max_num_batched_tokens;
-    Cost cost;
-    for (std::int64_t done = 0; done < prompt; done += budget) {
-      const std::int64_t query = std::min(budget, prompt - done);
-      Batch batch = decodes_of(decodes);
-      batch.prefill.push_back(
-          {.query = query, .context = done, .produces_token = done + query == prompt});
-      cost = cost + cost_of(batch);
-      if (decodes > 0) cost = cost - decode_of(decodes);
+  // The least that a prompt of `tokens` takes. Sequences beside it on its rank cut the step into
+  // micro-batches, of which one computes while the rows of another are elsewhere.
+  Seconds least_prefill(std::int64_t tokens) {
+    Seconds sum;
+    for (const PrefillChunk& chunk : chunks_of(tokens)) {
+      Seconds least = cost_of({.prefill = {chunk}}).time;
+      for (std::int64_t parts = 2; parts <= num_micro_batches_; ++parts) {
+        std::vector<Batch> ranks(static_cast<std::size_t>(dp_));
+        ranks.front() = {.prefill = {chunk},
+                         .num_decodes = parts - 1,
+                         .decode_context = (parts - 1) * (lengths_.shortest_prompt + 1)};
+        least = std::min(least, times_.step(ranks).duration);
+      }
+      sum += least;
     }
-    known = cost;
-    return cost;
+    return sum;
   }
 
   Cost decode_of(std::int64_t decodes) {
@@ -117,6 +120,35 @@ class ReplicaTimes {
     const StepTime step = times_.step(batch);
     return {.time = step.duration, .energy = step.energy};
   }
+  // A prompt in chunks of the budget.
+  [[nodiscard]] std::vector<PrefillChunk> chunks_of(std::int64_t tokens) const {
+    const std::int64_t budget = engine_.max_num_batched_tokens;
+    std::vector<PrefillChunk> chunks;
+    for (std::int64_t done = 0; done < tokens; done += budget) {
+      const std::int64_t query = std::min(budget, tokens - done);
+      chunks.push_back({.query = query, .context = done, .produces_token = done + query == tokens});
+    }
+    return chunks;
+  }
+  // `count` mean prompts at once beside `batch` decodes, less what these take alone.
+  Cost prompts_cost(double batch, std::int64_t count) {
+    const auto at = [&](std::int64_t decodes) { return prefill_of(count, decodes); };
+    return batch < 1 ? at(0) : between(batch, at);
+  }
+  Cost prefill_of(std::int64_t count, std::int64_t decodes) {
+    Cost& known = prefills_[{count, decodes}];
+    if (known.time > Seconds(0)) return known;
+    Cost cost;
+    for (const PrefillChunk& chunk :
+         chunks_of(std::max<std::int64_t>(1, std::llround(lengths_.prompt)))) {
+      Batch batch = decodes_of(decodes);
+      batch.prefill.assign(static_cast<std::size_t>(count), chunk);
+      cost = cost + cost_of(batch);
+      if (decodes > 0) cost = cost - decode_of(decodes);
+    }
+    known = cost;
+    return cost;
+  }
   template <typename At>
   Cost between(double batch, At at) {
     const double inside = std::clamp(batch, 1.0, most_);
@@ -137,11 +169,12 @@ class ReplicaTimes {
 
   EngineConfig engine_;
   std::int64_t dp_;
+  std::int64_t num_micro_batches_;
   StepTimes& times_;
   Lengths lengths_;
   double most_ = 1;
   std::map<std::int64_t, Cost> decodes_;
-  std::map<std::pair<std::int64_t, std::int64_t>, Cost> prefills_;
+  std::map<std::pair<std::int64_t, std::int64_t>, Cost> prefills_;  // by prompts and decodes
 };
 
 // Requests per second of one replica.
@@ -200,7 +233,7 @@ std::string impossible(const Slo& slo, ReplicaTimes& prefill, ReplicaTimes& deco
   }
   // A prompt that a prefix cache holds takes a step of one token.
   const Seconds least_prefill =
-      prefill.prefill_of(prefill.caches_prefixes() ? 1 : lengths.shortest_prompt, 0).time;
+      prefill.least_prefill(prefill.caches_prefixes() ? 1 : lengths.shortest_prompt);
   const bool decodes = lengths.output >= 2;
   const auto above = [](Seconds least, Seconds limit) { return least * kBoundSlack > limit; };
   if (above(least_prefill, slo.ttft)) return why("TTFT", least_prefill, slo.ttft);
@@ -267,7 +300,6 @@ SteadyState steady_state(const Scenario& scenario, const Workload& workload,
     const Load load = at_rate(decode, output, rate / replicas);
     state.batch = load.batch;
     state.tpot = load.tpot;
-    prefill_time = decode.prefill(load.batch);
   } else if (is_open) {
     state.batch = std::min(decode.most(), rate / replicas * output * decode.decode(1).value());
     for (int i = 0; i < 40; ++i) {
@@ -289,10 +321,8 @@ SteadyState steady_state(const Scenario& scenario, const Workload& workload,
       is_open ? std::min(rate, state.capacity_requests_per_s) : state.capacity_requests_per_s;
   state.offered_requests_per_s = rate;
   state.output_tokens_per_s = state.requests_per_s * lengths.output;
-  // Ranks take prompts side by side: each of them is as long as one alone.
-  const int ranks = is_apart ? prefill_scenario.mesh.dp : scenario.mesh.dp;
-  state.ttft = first_token(prefill_time * ranks, is_open ? busy : 0.5);
   ReplicaTimes& prefill = is_apart ? *prefill_only : decode;
+  state.ttft = first_token(prefill.lone_prefill(is_apart ? 0 : state.batch), is_open ? busy : 0.5);
   state.per_output_token = per_output_token(scenario, state, output, prefill, decode);
   state.impossible = impossible(scenario.slo, prefill, decode, lengths);
   return state;

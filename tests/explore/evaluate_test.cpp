@@ -210,6 +210,52 @@ TEST(Evaluate, TheImpossibleIsSaid) {
   EXPECT_NE(evaluator.estimate(scenario).impossible.find("TTFT"), std::string::npos);
 }
 
+// A prompt of 8,000 tokens alone is with attention, on the way, or with the FFNs; beside decodes it
+// is cut into micro-batches of which one computes while another is elsewhere. So it may come
+// earlier than a step of its own ends, on stages of a pipeline too.
+TEST(Evaluate, WhatMicroBatchesOverlapIsNotImpossible) {
+  for (const std::string place : {"{ffn_instances: 1, num_micro_batches: 4, replicas: 1}",
+                                  "{pp: 4, num_micro_batches: 4, replicas: 1}"}) {
+    const Space space = space_of("{placement: " + place + "}",
+                                 "engine: {max_num_batched_tokens: 8192, max_num_seqs: 64}\n");
+    ASSERT_EQ(space.candidates.size(), 1U) << place;
+    Scenario scenario = scenario_of(space, space.candidates.front());
+    auto& arrivals = std::get<ArrivalWorkload>(scenario.workload.source);
+    arrivals.requests_per_s = 2;
+    arrivals.num_requests = 100;
+    arrivals.prompt_tokens = {.mean = 8000, .min = 8000, .max = 8000};
+    scenario.slo = {};
+    Evaluator evaluator;
+    const Outcome outcome = evaluator.serve(scenario, Fidelity::kFull);
+    const Seconds best(outcome.metrics.ttft_s.p50);
+    scenario.slo.limits = {
+        {.metric = LatencyMetric::kTtft, .percentile = 50, .limit = best * 1.001}};
+    const ServiceModel model(scenario, false);
+    const Seconds alone = model.steps().times().step({.prefill = {{.query = 8000}}}).duration;
+    EXPECT_GT(alone * kBoundSlack, scenario.slo.limits.front().limit) << place;
+    EXPECT_TRUE(evaluator.serve(scenario, Fidelity::kFull).meets()) << place;
+    EXPECT_EQ(evaluator.estimate(scenario).impossible, "") << place;
+  }
+}
+
+// A block holds tokens of all ranks that share a context: as many sequences as cp times fit.
+TEST(Evaluate, ContextRanksHoldTheCacheTogether) {
+  const Space space = space_of("{placement: {cp: [1, 2], replicas: 1}}",
+                               "engine: {max_num_seqs: 100000, max_num_batched_tokens: 100000}\n");
+  ASSERT_EQ(space.candidates.size(), 2U);
+  Evaluator evaluator;
+  std::vector<double> most;
+  for (const Candidate& plan : space.candidates) {
+    const Scenario scenario = scenario_of(space, plan);
+    most.push_back(evaluator.curve(scenario).back().batch);
+    const MemoryBudget memory = memory_budget(scenario);
+    const std::int64_t tokens =
+        memory.num_kv_blocks * tokens_of_block(scenario.engine, scenario.mesh);
+    EXPECT_EQ(most.back(), std::floor(static_cast<double>(tokens) / (1000 + 100 / 2.0)));
+  }
+  EXPECT_GT(most[1], 1.8 * most[0]);
+}
+
 // Nothing that a service met was called impossible, and the search finds the same cost as
 // simulating all.
 TEST(Evaluate, TheSearchFindsWhatSimulatingAllFinds) {
