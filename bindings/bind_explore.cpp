@@ -43,6 +43,8 @@ py::dict candidate_columns(const Space& space) {
   columns["prefill_replicas"] =
       column<std::int32_t>(rows, [](const auto& plan) { return plan.prefill_replicas; });
   columns["num_gpus"] = column<std::int32_t>(rows, [](const auto& plan) { return plan.num_gpus; });
+  columns["num_ffn_gpus"] =
+      column<std::int32_t>(rows, [&](const auto& plan) { return num_ffn_gpus(space, plan); });
   columns["usd_per_hour"] =
       column<double>(rows, [](const auto& plan) { return plan.usd_per_hour; });
   return columns;

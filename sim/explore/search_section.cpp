@@ -12,7 +12,20 @@ namespace orrery {
 namespace {
 
 constexpr std::string_view kAuto = "auto";
-constexpr std::array<std::string_view, 5> kAutoKeys{"tp", "pp", "dp", "ep", "replicas"};
+// What `auto` in place of a whole mesh is of, and keys that have one besides.
+constexpr std::array<std::string_view, 5> kPlaceKeys{"tp", "pp", "dp", "ep", "replicas"};
+constexpr std::array<std::string_view, 12> kAutoKeys{"tp",
+                                                     "pp",
+                                                     "dp",
+                                                     "ep",
+                                                     "replicas",
+                                                     "cp",
+                                                     "cp_weights",
+                                                     "cp_prefill",
+                                                     "ffn_instances",
+                                                     "ffn_tp",
+                                                     "num_micro_batches",
+                                                     "ffn_schedule"};
 
 void erase(YamlNode& map, std::string_view key) {
   std::erase_if(map.entries, [&](const YamlNode::Entry& entry) { return entry.key == key; });
@@ -85,6 +98,51 @@ std::vector<std::int64_t> powers_of_two(std::int64_t most) {
   return values;
 }
 
+std::vector<std::int64_t> numbers(std::int64_t first, std::int64_t last) {
+  std::vector<std::int64_t> values;
+  for (std::int64_t value = first; value <= last; ++value) values.push_back(value);
+  return values;
+}
+
+std::vector<std::string> texts(const std::vector<std::int64_t>& values) {
+  std::vector<std::string> made;
+  made.reserve(values.size());
+  for (const std::int64_t value : values) made.push_back(std::to_string(value));
+  return made;
+}
+
+bool is_legal(const ModelConfig& model, const Mesh& mesh) {
+  try {
+    check_mesh(model, mesh);
+  } catch (const std::invalid_argument&) {
+    return false;
+  }
+  return true;
+}
+
+// Powers of two that the model's context may be split into.
+std::vector<std::int64_t> ways_of_context(const ModelConfig& model, std::int64_t most) {
+  std::vector<std::int64_t> ways = powers_of_two(most);
+  std::erase_if(ways, [&](std::int64_t cp) {
+    const Mesh split{.cp = static_cast<int>(cp)};
+    const Mesh replicated{.cp = static_cast<int>(cp), .cp_weights = CpWeights::kReplicated};
+    return !is_legal(model, split) && !is_legal(model, replicated);
+  });
+  return ways;
+}
+
+// None, and those over which the model's experts and columns of FFNs can lie beside one GPU of
+// attention.
+std::vector<std::int64_t> numbers_of_ffn_instances(const ModelConfig& model, std::int64_t most) {
+  std::vector<std::int64_t> instances = numbers(0, most - 1);
+  std::erase_if(instances, [&](std::int64_t count) {
+    const int number = static_cast<int>(count);
+    const Mesh mesh{.ep = model.num_experts > 0 ? std::max(number, 1) : 1, .ffn_instances = number};
+    return count > 0 && !is_legal(model, mesh);
+  });
+  return instances;
+}
+
 // Reads one family's part of `search`.
 class FamilyReader {
  public:
@@ -96,7 +154,7 @@ class FamilyReader {
     const bool is_place =
         path == "placement" || path == "disaggregation.prefill" || path == "disaggregation.decode";
     if (is_place && node.kind == YamlNode::Kind::kScalar && node.scalar == kAuto) {
-      for (const std::string_view key : kAutoKeys) {
+      for (const std::string_view key : kPlaceKeys) {
         read(scalar_node(std::string(kAuto), node.where), path + "." + std::string(key));
       }
       return;
@@ -105,6 +163,9 @@ class FamilyReader {
       fail_at(node.where, "search." + path +
                               ": sides on machines of their own are simulated by 'orrery run' and "
                               "not searched; expected one machine for both");
+    }
+    if (is_place) {
+      has_ffns_apart_ = base_.mesh.ffn_instances > 0 || node.find("ffn_instances") != nullptr;
     }
     if (node.kind == YamlNode::Kind::kMap) {
       for (const YamlNode::Entry& entry : node.entries) {
@@ -147,14 +208,19 @@ class FamilyReader {
     if (node.scalar == kAuto) {
       for (const std::string_view key : kAutoKeys) {
         if (!is_mesh_key(path, key)) continue;
-        for (const std::string& value : auto_values(std::string(key), base_, gpus_.most)) {
+        for (const std::string& value :
+             auto_values(std::string(key), base_, gpus_.most, has_ffns_apart_)) {
           values.push_back(scalar_node(value, node.where));
         }
       }
       if (values.empty()) {
+        std::string keys;
+        for (const std::string_view key : kAutoKeys) {
+          keys += (keys.empty() ? "" : key == kAutoKeys.back() ? " and " : ", ") + std::string(key);
+        }
         fail_at(node.where, "search." + path +
-                                ": found auto; expected a list or a range: auto is " +
-                                "for tp, pp, dp, ep and replicas");
+                                ": found auto; expected a list or a range: auto is for " + keys +
+                                " of a placement");
       }
       return values;
     }
@@ -170,6 +236,7 @@ class FamilyReader {
   Family& family_;
   const Scenario& base_;
   const GpuRange& gpus_;
+  bool has_ffns_apart_ = false;  // some plan of the place that is read
 };
 
 GpuRange read_gpus(const YamlNode& search, const Scenario& base) {
@@ -232,30 +299,28 @@ YamlNode scalar_node(const std::string& text, const Location& where) {
   return node;
 }
 
-std::vector<std::string> auto_values(const std::string& key, const Scenario& base, int most_gpus) {
-  const MachineSpec& machine = base.machine_spec;
-  const bool has_experts = base.model_config.num_experts > 0;
-  const auto texts = [](const std::vector<std::int64_t>& values) {
-    std::vector<std::string> made;
-    made.reserve(values.size());
-    for (const std::int64_t value : values) made.push_back(std::to_string(value));
-    return made;
-  };
+std::vector<std::string> auto_values(const std::string& key, const Scenario& base, int most_gpus,
+                                     bool has_ffns_apart) {
+  const ModelConfig& model = base.model_config;
+  const bool has_experts = model.num_experts > 0;
   constexpr std::int64_t kMostStages = 4;
-  if (key == "tp") {
-    const int domain = topology_kind(machine.kind).nvlink_domain_size(machine);
-    return texts(powers_of_two(std::min({domain, machine.num_gpus, most_gpus})));
-  }
+  constexpr std::int64_t kMostMicroBatches = 4;
+  const int domain = topology_kind(base.machine_spec.kind).nvlink_domain_size(base.machine_spec);
+  const std::int64_t in_domain = std::min({domain, base.machine_spec.num_gpus, most_gpus});
+  if (key == "tp" || key == "ffn_tp") return texts(powers_of_two(in_domain));
   if (key == "pp") return texts(powers_of_two(std::min<std::int64_t>(kMostStages, most_gpus)));
-  if (key == "dp") return texts(powers_of_two(has_experts ? most_gpus : 1));
+  if (key == "dp") return texts(powers_of_two(has_experts || has_ffns_apart ? most_gpus : 1));
   if (key == "ep") {
-    std::vector<std::string> ways{"1"};
-    if (has_experts) ways.emplace_back(kFullEp);
-    return ways;
+    return has_experts ? std::vector<std::string>{"1", std::string(kFullEp)}
+                       : std::vector<std::string>{"1"};
   }
-  std::vector<std::int64_t> all;
-  for (std::int64_t count = 1; count <= most_gpus; ++count) all.push_back(count);
-  return texts(all);
+  if (key == "cp") return texts(ways_of_context(model, most_gpus));
+  if (key == "cp_weights") return {kCpWeightsNames.begin(), kCpWeightsNames.end()};
+  if (key == "cp_prefill") return {kCpPrefillNames.begin(), kCpPrefillNames.end()};
+  if (key == "ffn_instances") return texts(numbers_of_ffn_instances(model, most_gpus));
+  if (key == "num_micro_batches") return texts(numbers(1, kMostMicroBatches));
+  if (key == "ffn_schedule") return {kFfnScheduleNames.begin(), kFfnScheduleNames.end()};
+  return texts(numbers(1, most_gpus));
 }
 
 SearchSection read_search(const YamlNode& root, const Scenario& base) {

@@ -38,7 +38,7 @@ struct SearchSection {
   std::vector<Family> families;
 };
 
-// A value of ep: all ranks of attention.
+// A value of ep: all ranks that experts may lie over, of FFNs where these are apart.
 inline constexpr std::string_view kFullEp = "full";
 // More combinations than this are refused: they are enumerated one by one.
 inline constexpr std::int64_t kMostCombinations = 1'000'000;
@@ -47,9 +47,13 @@ inline constexpr std::int64_t kMostCombinations = 1'000'000;
 // an unknown key, an empty list, a range that goes down, more GPUs than there are.
 SearchSection read_search(const YamlNode& root, const Scenario& base);
 
-// Values of a mesh key's `auto` for a model on a machine: tp and pp powers of two (to the NVLink
-// domain, to 4), dp and ep of mixtures of experts powers of two and dp * tp; else 1.
-std::vector<std::string> auto_values(const std::string& key, const Scenario& base, int most_gpus);
+// Values of a mesh key's `auto` for a model on a machine: tp, ffn_tp and cp powers of two (to the
+// NVLink domain; cp what the context may be split into), pp to 4, dp of mixtures of experts and of
+// attention with FFNs apart powers of two, ep 1 or all ranks, ffn_instances none or what columns
+// and experts divide over, 1 to 4 micro-batches, both ways of cp_weights, cp_prefill and
+// ffn_schedule.
+std::vector<std::string> auto_values(const std::string& key, const Scenario& base, int most_gpus,
+                                     bool has_ffns_apart);
 
 // A scalar that stands at `where`.
 YamlNode scalar_node(const std::string& text, const Location& where);

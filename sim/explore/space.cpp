@@ -37,17 +37,24 @@ class Combination {
     }
     for (auto& [path, value] : chosen) {
       if (path.ends_with(".ep") && value.scalar == kFullEp) {
-        const std::string place = path.substr(0, path.size() - 2);
-        value.scalar = std::to_string(way(chosen, place + "dp") * way(chosen, place + "tp"));
+        value.scalar = std::to_string(full_ep(chosen, path.substr(0, path.size() - 2)));
       }
     }
     return chosen;
   }
 
  private:
+  using Chosen = std::vector<std::pair<std::string, YamlNode>>;
+
+  // All ranks that experts may lie over: those of FFNs where these are apart, else of attention.
+  [[nodiscard]] std::int64_t full_ep(const Chosen& chosen, const std::string& place) const {
+    const auto ways = [&](const char* key) { return way(chosen, place + key, 1); };
+    const std::int64_t instances = way(chosen, place + "ffn_instances", 0);
+    return instances > 0 ? instances * ways("ffn_tp") : ways("dp") * ways("tp") * ways("cp");
+  }
   // Of a mesh key that is searched, else of the scenario's own.
-  [[nodiscard]] std::int64_t way(const std::vector<std::pair<std::string, YamlNode>>& chosen,
-                                 const std::string& path) const {
+  [[nodiscard]] std::int64_t way(const Chosen& chosen, const std::string& path,
+                                 std::int64_t otherwise) const {
     const YamlNode* node = &family_.root;
     for (const auto& [own, value] : chosen) {
       if (own == path) return std::atoll(value.scalar.c_str());
@@ -58,7 +65,7 @@ class Combination {
       node = node->find(rest.substr(0, dot));
       rest = dot == std::string_view::npos ? std::string_view() : rest.substr(dot + 1);
     }
-    return node == nullptr ? 1 : std::atoll(node->scalar.c_str());
+    return node == nullptr ? otherwise : std::atoll(node->scalar.c_str());
   }
 
   const Family& family_;
@@ -89,10 +96,15 @@ void set_at(YamlNode& root, std::string_view path, const YamlNode& value) {
   *node = value;
 }
 
-// The first part of a message with its numbers left out, so that messages of one reason are equal.
-std::string reason_of(const std::string& message) {
+// The first part of a message with its numbers and the name of the model left out, so that messages
+// of one reason are equal.
+std::string reason_of(std::string message) {
   const std::size_t key = message.find(": ");
   const std::size_t from = key == std::string::npos ? 0 : key + 2;
+  if (message.compare(from, 7, "model \"") == 0) {
+    const std::size_t end = message.find("\": ", from);
+    if (end != std::string::npos) message.erase(from, end + 3 - from);
+  }
   const std::string part = message.substr(0, message.find_first_of(":;(", from));
   std::string reason;
   char before = ' ';
@@ -373,6 +385,14 @@ Space read_space(const YamlNode& root, const std::filesystem::path& file, const 
   SpaceBuilder builder(file, paths, section.gpus);
   for (const Family& family : section.families) builder.add(family);
   return builder.build(base, threads);
+}
+
+int num_ffn_gpus(const Space& space, const Candidate& candidate) {
+  const Scenario& scenario = *space.shapes[candidate.shape].scenario;
+  if (!scenario.disaggregation) return candidate.replicas * num_ffn_ranks(scenario.mesh);
+  return candidate.replicas * num_ffn_ranks(scenario.disaggregation->decode.placement.mesh) +
+         candidate.prefill_replicas *
+             num_ffn_ranks(scenario.disaggregation->prefill.placement.mesh);
 }
 
 Scenario scenario_of(const Space& space, const Candidate& candidate) {

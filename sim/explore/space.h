@@ -6,6 +6,7 @@
 //   search:
 //     gpus: 8..64                     # GPUs of a plan in all; none: up to the machine's
 //     placement: {tp: [1, 2, 4, 8], pp: auto, replicas: auto}
+//     # or      {dp: [4, 8], ffn_instances: [0, 8], num_micro_batches: 1..4, replicas: auto}
 //     disaggregation: {prefill: {tp: [2, 4], replicas: 1..4}, decode: {tp: [2, 4], replicas: auto}}
 //     engine: {max_num_seqs: [256, 512], max_num_batched_tokens: 4096..16384*2}
 //     provider: [vllm-0.24.0, sglang-0.5.14]
@@ -67,6 +68,8 @@ struct Space {
 Space read_space(const YamlNode& root, const std::filesystem::path& file, const ProjectPaths& paths,
                  int threads = 1);
 
+// Of its GPUs, those that have FFNs alone.
+int num_ffn_gpus(const Space& space, const Candidate& candidate);
 // The scenario of a candidate.
 Scenario scenario_of(const Space& space, const Candidate& candidate);
 // Its assignments with the number of replicas, as `--set` takes them.

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/explore/question.h"
@@ -88,6 +90,65 @@ TEST(Space, SidesOfADisaggregatedServiceAreAFamilyOfTheirOwn) {
             28 + 6);
 }
 
+// 2 attention ranks of tp 2 and 4 FFN ranks are 8 GPUs, so one replica fits; 4 without FFNs apart,
+// so two do.
+TEST(Space, GpusOfAReplicaAreThoseOfBothSides) {
+  const Space space =
+      space_of("{placement: {dp: 2, tp: 2, ffn_instances: [0, 2], ffn_tp: 2, replicas: auto}}");
+  ASSERT_EQ(space.candidates.size(), 1U);
+  EXPECT_EQ(space.candidates[0].num_gpus, 8);
+  EXPECT_EQ(num_ffn_gpus(space, space.candidates[0]), 4);
+  ASSERT_EQ(space.left_out.size(), 1U);
+  EXPECT_EQ(space.left_out[0].reason.find("placement: ffn_tp is N without ffn_instances"), 0U);
+  const Space both = space_of(
+      "{placement: {dp: 2, tp: 2, ffn_instances: [0, 4], num_micro_batches: 1, replicas: auto}}");
+  std::vector<std::pair<int, int>> gpus;
+  for (const Candidate& plan : both.candidates) {
+    gpus.emplace_back(plan.num_gpus, num_ffn_gpus(both, plan));
+  }
+  EXPECT_EQ(gpus, (std::vector<std::pair<int, int>>{{4, 0}, {8, 0}, {8, 4}}));
+}
+
+// 14,336 columns divide over 1, 2, 4 and 7 GPUs of which one is left for attention; 32 heads and
+// those columns over parts of a context in powers of two.
+TEST(Space, AutoIsWhatModelAndMachineAllow) {
+  const auto values = [](const std::string& key, const std::string& rest) {
+    std::set<std::string> found;
+    const Space space = space_of("{placement: {" + key + ": auto" + rest + "}}");
+    EXPECT_EQ(space.num_combinations, std::ssize(space.shapes) + (space.left_out.empty() ? 0 : 1));
+    for (const Shape& shape : space.shapes) found.insert(shape.assignments.front());
+    return found;
+  };
+  const auto named = [](const std::string& key, const std::vector<std::string>& of) {
+    std::set<std::string> found;
+    for (const std::string& value : of)
+      found.insert(std::string("placement.").append(key) + "=" + value);
+    return found;
+  };
+  EXPECT_EQ(values("ffn_instances", ""), named("ffn_instances", {"0", "1", "2", "4", "7"}));
+  EXPECT_EQ(values("dp", ", ffn_instances: 1, replicas: 1"), named("dp", {"1", "2", "4"}));
+  EXPECT_EQ(values("num_micro_batches", ", ffn_instances: 1"),
+            named("num_micro_batches", {"1", "2", "3", "4"}));
+  EXPECT_EQ(values("ffn_schedule", ", ffn_instances: 1"),
+            named("ffn_schedule", {"lock", "pipelined"}));
+  EXPECT_EQ(values("ffn_tp", ", ffn_instances: 1"), named("ffn_tp", {"1", "2", "4"}));
+  EXPECT_EQ(values("cp", ""), named("cp", {"1", "2", "4", "8"}));
+  EXPECT_EQ(values("cp_weights", ", cp: 2"), named("cp_weights", {"replicated", "split"}));
+  EXPECT_EQ(values("cp_prefill", ", cp: 2"), named("cp_prefill", {"all_gather", "ring"}));
+}
+
+// Experts lie over the FFN ranks where these are apart, else over those of attention.
+TEST(Space, AllRanksOfExpertsAreThoseOfTheirSide) {
+  const Space space =
+      testing::space_of_model("{config: mixtral-8x7b-v0.1, weights: fp8, activations: fp8}",
+                              "{placement: {dp: 2, ep: auto, ffn_instances: [0, 4], replicas: 1}}");
+  std::set<std::pair<int, int>> found;  // ffn_instances, ep
+  for (const Shape& shape : space.shapes) {
+    found.emplace(shape.scenario->mesh.ffn_instances, shape.scenario->mesh.ep);
+  }
+  EXPECT_EQ(found, (std::set<std::pair<int, int>>{{0, 1}, {0, 2}, {4, 1}, {4, 4}}));
+}
+
 TEST(Space, DoesNotDependOnThreads) {
   const std::string search = "{placement: auto, engine: {max_num_seqs: [64, 128]}}";
   const Space one = space_of(search);
@@ -106,6 +167,10 @@ TEST(Space, BadSearches) {
   EXPECT_NE(error_of("{placement: {tq: [1]}}").find("unknown key"), std::string::npos);
   EXPECT_NE(error_of("{provider: [vllm-9.9]}").find("unknown provider"), std::string::npos);
   EXPECT_NE(error_of("{engine: {max_num_seqs: auto}}").find("found auto"), std::string::npos);
+  EXPECT_NE(error_of("{placement: {sp: auto}}").find("num_micro_batches and ffn_schedule"),
+            std::string::npos);
+  EXPECT_NE(error_of("{placement: {ffn: {machine: hgx-h100}}}").find("not searched"),
+            std::string::npos);
   EXPECT_NE(error_of("{gpus: 1..16, placement: auto}").find("hgx-h200 has 8"), std::string::npos);
   EXPECT_NE(error_of("{seed: 0..999999, engine: {max_num_seqs: 1..9}}").find("combinations"),
             std::string::npos);
