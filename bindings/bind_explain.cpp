@@ -88,6 +88,8 @@ py::dict explain(const Scenario& scenario, const Batch& batch, bool is_attention
     one["bubble_s"] = side.bubble.value();
     one["bubble_share"] = side.share;
     one["exposed_transfer_s"] = side.exposed.value();
+    one["turn_s"] = side.turn.value();
+    one["way_s"] = side.way.value();
     sides.append(one);
   }
   found["sides"] = sides;

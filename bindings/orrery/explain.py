@@ -116,7 +116,8 @@ def table(found: dict[str, Any]) -> str:
     for side in found["sides"]:
         lines.append(
             f"{side['side']}, {side['num_gpus']} GPUs: {100 * side['bubble_share']:.1f} % bubble, {_us(side['bubble_s'])} us,"
-            f" of which {_us(side['exposed_transfer_s'])} us with rows on the way"
+            f" of which {_us(side['exposed_transfer_s'])} us with rows on the way;"
+            f" {_us(side['turn_s'])} us a layer and micro-batch, {_us(side['way_s'])} us on the way to the other side"
         )
     return "\n".join(lines)
 

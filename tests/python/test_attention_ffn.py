@@ -28,6 +28,9 @@ def test_a_step_says_how_idle_both_sides_are():
     # One side works while the other waits, so that at most one of them is busy at any time.
     assert sum(side["bubble_share"] for side in locked["sides"]) >= 1
     assert sum(side["bubble_share"] for side in overlapped["sides"]) < 1
+    # In turn, a micro-batch takes its work on both sides and its ways in each of 32 layers; the rest is embedding and LM head.
+    of_layers = 32 * 3 * sum(side["turn_s"] + side["way_s"] for side in locked["sides"])
+    assert 0.94 * locked["device_s"] < of_layers < locked["device_s"]
     assert any(op["name"].endswith("down_proj") for op in overlapped["ops"])
     assert step("{tp: 2}")["sides"] == []
 
