@@ -14,7 +14,8 @@ import time
 import pytest
 
 from orrery.search import driver, question, store
-from orrery.search.answer import answer, words
+from orrery.search.answer import answer
+from orrery.search.plan_words import words
 
 QUESTION = """question: Which plan?
 model: {config: llama-3.1-8b}

@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import _core
 from ..scorecard.intervals import Standing, interval
+from . import attention_ffn
 from .basis import basis
 from .checks import LIMIT_WORDS, check_name, check_value
 from .driver import FULL, Exploration, Job
@@ -18,7 +19,6 @@ MOST_RUNNERS_UP = 6  # other shapes
 MOST_TRIES = 8  # sizes of such a shape that are simulated
 # Pairs of axes whose fronts are simulated before they are shown.
 FRONTS = (("tokens_per_s_per_user", "tokens_per_s_per_gpu"), ("ttft_s", "tpot_s"), ("tokens_per_s_per_user", "j_per_output_token"))
-_SHORT_NAMES = {"tp": "TP", "pp": "PP", "dp": "DP", "ep": "EP", "cp": "CP"}
 # As data/serving/intervals.csv has them; percentiles between p50 and p99 are not surer than p99.
 _LABELS = {"ttft": "TTFT", "tpot": "TPOT"}
 _STATISTICS = {"mean": "", "p50": " p50"}
@@ -26,6 +26,7 @@ _STATISTICS = {"mean": "", "p50": " p50"}
 def answer(found: Exploration) -> dict[str, Any]:
     """The whole answer; simulates what it still needs (loads of the best plan, its limits, other shapes)."""
     columns = found.columns
+    kinds = attention_ffn.best_of_kinds(found)  # simulates, which the counts of the space have
     result: dict[str, Any] = {
         "question": found.space.scenario(0).question or found.question.name,
         "space": _space(found),
@@ -53,6 +54,7 @@ def answer(found: Exploration) -> dict[str, Any]:
         result["load_curve"] = _load_curve(found, best, saturation["load"])
         result["one_less"] = _one_less(found, best)
         result["sensitivity"] = sensitivity(found, best, saturation["load"])
+    result["attention_ffn"] = _attention_ffn(found, kinds, result["runners_up"])
     result["has_slo"] = has_slo
     result["fronts"] = fronts(found)
     return result
@@ -77,25 +79,13 @@ def _space(found: Exploration) -> dict[str, Any]:
     }
 
 
-def words(assignments: list[str]) -> str:
-    """'6 x TP2', '2 x TP4 prefill + 4 x TP4 decode, max_num_seqs 512'."""
-    sides: dict[str, dict[str, str]] = {}
-    others = []
-    for assignment in assignments:
-        path, _, value = assignment.partition("=")
-        place, _, key = path.rpartition(".")
-        if place in ("placement", "disaggregation.prefill", "disaggregation.decode"):
-            sides.setdefault(place.rpartition(".")[2], {})[key] = value
-        else:
-            others.append(f"{key} {value}")
-    parts = []
-    for side in ("placement", "prefill", "decode"):
-        if side in sides:
-            mesh = " ".join(f"{_SHORT_NAMES[k]}{v}" for k, v in sides[side].items() if k in _SHORT_NAMES and v != "1")
-            rest = [f"{k} {v}" for k, v in sides[side].items() if k not in _SHORT_NAMES and k != "replicas" and v != "false"]
-            text = f"{sides[side].get('replicas', '1')} × {mesh or '1 GPU'}"
-            parts.append(" ".join([text, *rest]) + ("" if side == "placement" else f" {side}"))
-    return ", ".join([" + ".join(parts), *others])
+def _attention_ffn(found: Exploration, kinds: attention_ffn.Kinds | None, runners_up: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The best plans with FFNs on GPUs of their own, each with its closed form, and the best of the others. None where there are none such."""
+    if kinds is None:
+        return None
+    shown = dict.fromkeys(kinds.apart + [p["id"] for p in runners_up if found.columns["num_ffn_gpus"][p["id"]] > 0])
+    apart = [plan(found, i) | {"closed_form": attention_ffn.closed_form(found, i)} for i in list(shown)[: attention_ffn.MOST_APART]]
+    return {"best": apart[0] if kinds.apart else None, "others": apart[1:], "together": None if kinds.together is None else plan(found, kinds.together)}
 
 
 def plan(found: Exploration, candidate: int) -> dict[str, Any]:
@@ -105,7 +95,7 @@ def plan(found: Exploration, candidate: int) -> dict[str, Any]:
     outcome = found.outcomes.get(candidate)
     gpus, price = int(columns["num_gpus"][candidate]), float(columns["usd_per_hour"][candidate])
     result: dict[str, Any] = {
-        "id": candidate, "words": words(assignments), "assignments": assignments, "num_gpus": gpus,
+        "id": candidate, "words": found.words(candidate), "assignments": assignments, "num_gpus": gpus,
         "usd_per_hour": price or None, "estimate": found.estimates[candidate], "outcome": outcome,
     }  # fmt: skip
     if outcome and not outcome["error"]:
@@ -236,7 +226,7 @@ def _one_less(found: Exploration, best: int) -> dict[str, Any] | None:
     columns = found.columns
     for other in _same_shape(found, best):
         if columns["replicas"][other] == columns["replicas"][best] - 1 and columns["prefill_replicas"][other] == columns["prefill_replicas"][best]:
-            return {"plan": words(found.assignments(other)), "outcome": found.runner.run([(other, FULL, 1.0)], phase="one replica less")[0]}
+            return {"plan": found.words(other), "outcome": found.runner.run([(other, FULL, 1.0)], phase="one replica less")[0]}
     return None
 
 
@@ -349,7 +339,7 @@ def fronts(found: Exploration) -> list[dict[str, Any]]:
             if point["tpot_s"] and point["output_tokens_per_s_per_gpu"]:
                 tokens = point["output_tokens_per_s_per_gpu"]
                 points.append({
-                    "shape": int(shape), "words": words([a for a in found.assignments(i) if ".replicas=" not in a]).replace("1 × ", ""),
+                    "shape": int(shape), "words": found.words(i, without_replicas=True),
                     "batch": point["batch"], "ttft_s": point["ttft_s"], "tpot_s": point["tpot_s"],
                     "tokens_per_s_per_user": 1 / point["tpot_s"], "tokens_per_s_per_gpu": tokens,
                     "usd_per_million_output_tokens": price / gpus / 3600 / tokens * 1e6 + usd_of_electricity(found, point["j_per_output_token"])

@@ -19,6 +19,7 @@ from typing import Any
 
 from .. import _core
 from ..report import resolved_scenario
+from . import plan_words
 from .question import Question
 from .store import Memory, Store
 
@@ -67,11 +68,34 @@ class Exploration:
     @functools.cached_property
     def costs(self) -> dict[str, float]:
         """What owners give of their costs: usd_per_gpu_hour, usd_per_kwh, pue."""
-        resolved = resolved_scenario.parse(self.space.scenario(0).to_yaml(), pathlib.Path("scenario.yaml"))
-        return {key: float(value) for key, value in (resolved.get("cost") or {}).items()}
+        return {key: float(value) for key, value in (self._resolved(0).get("cost") or {}).items()}
+
+    @functools.cached_property
+    def own_placement(self) -> dict[str, str]:
+        """The placement of the plans where prefill and decode share GPUs: keys that the search varies are those of one of them."""
+        whole = [i for i, prefill in enumerate(self.columns["prefill_replicas"]) if prefill == 0]
+        return {key: str(value) for key, value in (self._resolved(whole[0]).get("placement") or {}).items()} if whole else {}
+
+    def _resolved(self, candidate: int) -> dict[str, Any]:
+        return resolved_scenario.parse(self.space.scenario(candidate).to_yaml(), pathlib.Path("scenario.yaml"))
 
     def assignments(self, candidate: int) -> list[str]:
         return self.space.assignments(candidate)
+
+    def words(self, candidate: int, *, without_replicas: bool = False) -> str:
+        """What a plan is, or one replica of it."""
+        assignments = [a for a in self.assignments(candidate) if not (without_replicas and ".replicas=" in a)]
+        said = plan_words.words(assignments, self.own_placement)
+        return said.replace("1 × ", "") if without_replicas else said
+
+    def best_among(self, members: collections.abc.Collection[int]) -> list[int]:
+        """Those of `members` that meet the SLO, best first, as a search of them alone finds them; what was simulated is not again."""
+        prospects = [_prospect(estimate) for estimate in self.estimates]
+        alone = [prospect if i in members else (True, *prospect[1:]) for i, prospect in enumerate(prospects)]
+        search = _searched(self.space, alone, self.is_open, self.runner, self.outcomes, self.num_simulated)
+        for other, simulated in search.equals().items():
+            self.equals.setdefault(other, simulated)
+        return search.ranking()
 
 
 class Runner:
@@ -184,21 +208,30 @@ def explore(question: Question, *, threads: int | None = None, executor: concurr
     in_order = runner.run([(i, ESTIMATE, 1.0) for i in order], phase="estimates")
     estimates = [estimate for _, estimate in sorted(zip(order, in_order), key=lambda pair: pair[0])]
     is_open = any(estimate["offered_requests_per_s"] > 0 for estimate in estimates)
-    search = _core.Search(space, [_prospect(estimate) for estimate in estimates], is_open)
     outcomes: dict[int, dict[str, Any]] = {}
     counts = dict.fromkeys(FIDELITIES[1:], 0)
+    search = _searched(space, [_prospect(estimate) for estimate in estimates], is_open, runner, outcomes, counts)
+    return Exploration(question, space, is_open, estimates, outcomes, search.ranking(), search.nearest_misses(), search.equals(), counts,
+                       store.num_found, time.monotonic() - began, runner)  # fmt: skip
+
+
+def _searched(space: _core.Space, prospects: list[tuple[bool, float, float]], is_open: bool, runner: Runner,
+              outcomes: dict[int, dict[str, Any]], counts: dict[str, int]) -> _core.Search:  # fmt: skip
+    """A finished search; what it simulated that `outcomes` had no run as long of is added there and counted."""
+    search = _core.Search(space, prospects, is_open)
+    shapes = space.columns()["shape"]
     while jobs := search.next():
         jobs.sort(key=lambda job: (int(shapes[job[0]]), job[0]))
         fidelity = jobs[0][1]
         results = runner.run([(candidate, fidelity, 1.0) for candidate, fidelity in jobs], phase=FIDELITIES[fidelity])
-        for (candidate, fidelity), outcome in zip(jobs, results):
-            counts[FIDELITIES[fidelity]] += 1
-            outcomes[candidate] = outcome
+        for (candidate, _), outcome in zip(jobs, results):
+            if candidate not in outcomes or (fidelity == FULL and outcomes[candidate]["fidelity"] != FIDELITIES[FULL]):
+                counts[FIDELITIES[fidelity]] += 1
+                outcomes[candidate] = outcome
             search.take(candidate, fidelity, *_score(outcome))
         if ranking := search.ranking():
             runner.best = " ".join(space.assignments(ranking[0]))
-    return Exploration(question, space, is_open, estimates, outcomes, search.ranking(), search.nearest_misses(), search.equals(), counts,
-                       store.num_found, time.monotonic() - began, runner)  # fmt: skip
+    return search
 
 
 def legal_space(question: Question, threads: int) -> _core.Space:

@@ -85,6 +85,8 @@ def beside(saved: Saved) -> list[tuple[str, dict[str, Any]]]:
     found += [("fewer GPUs, misses by less than the known error", plan) for plan in answer.get("cheaper_maybe", [])]
     named = {plan["id"] for _, plan in found}
     found += [(plan["why"] or "", plan) for plan in answer.get("runners_up", []) if plan["id"] not in named]
+    named = {plan["id"] for _, plan in found}
+    found += [(why, plan) for why, plan in text.other_kinds(answer) if plan["id"] not in named]
     return [(why, plan) for why, plan in found if plan["checks"]]
 
 

@@ -55,6 +55,9 @@ _OUTCOME = Served({"meets": FLAG, "ttft_s": _LATENCY, "tpot_s": _LATENCY, "load"
 _PLAN = {"id": NUMBER, "words": TEXT, "num_gpus": POSITIVE, "usd_per_hour": Maybe(POSITIVE), "usd_per_million_output_tokens": Maybe(NUMBER),
          "j_per_output_token": Maybe(NUMBER), "j_per_request": Maybe(NUMBER), "j_per_output_token_interval": Maybe([NUMBER]),
          "outcome": Maybe(_OUTCOME), "checks": Maybe([_CHECK | {"interval": Maybe([NUMBER])}]), "chance": Maybe(TEXT), "why": Maybe(TEXT)}  # fmt: skip
+_CLOSED_FORM = {key: NUMBER for key in ("decodes", "context", "attention_s", "ffn_s", "way_s", "balance", "micro_batches_asked", "attention_bubble",
+                                        "ffn_bubble")}  # fmt: skip
+_APART = _PLAN | {"closed_form": Maybe(_CLOSED_FORM)}
 _POINT = {"shape": NUMBER, "words": TEXT, "batch": NUMBER, "ttft_s": NUMBER, "tpot_s": POSITIVE, "is_front": FLAG,
           "tokens_per_s_per_user": NUMBER, "tokens_per_s_per_gpu": NUMBER, "usd_per_million_output_tokens": Maybe(NUMBER),
           "j_per_output_token": Maybe(NUMBER), "is_simulated": Maybe(FLAG)}  # fmt: skip
@@ -73,7 +76,7 @@ _ANSWER = {
         "usd_per_hour", "usd_per_kwh", "pue", "tdp_w", "seed", "energy_error", "energy_waiting_w", "energy_hbm_w", "energy_arithmetic_w")} | {key: Maybe(TEXT) for key in (
         "device", "provider", "engine", "price_source", "tdp_source", "energy_basis", "tables_device", "tables_source_repository", "tables_licence")}),
 }  # fmt: skip
-_MET = {"best": _PLAN, "has_slo": FLAG, "equal": [_PLAN], "cheaper_maybe": [_PLAN], "runners_up": [_PLAN]}
+_MET = {"attention_ffn": Maybe({"best": Maybe(_APART), "others": [_APART], "together": Maybe(_PLAN)}), "best": _PLAN, "has_slo": FLAG, "equal": [_PLAN], "cheaper_maybe": [_PLAN], "runners_up": [_PLAN]}
 _MISSED = {"nearest": _PLAN, "why": TEXT, "impossible_reasons": Each(NUMBER)}
 
 

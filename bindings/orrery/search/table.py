@@ -6,7 +6,7 @@ import csv
 import io
 from typing import Any
 
-from .answer import plan, words
+from .answer import plan
 from .driver import Exploration
 
 FIGURES = ("ttft_s", "tpot_s", "e2e_s")
@@ -19,7 +19,7 @@ def rows(found: Exploration) -> list[dict[str, Any]]:
     columns = found.columns
     for i, estimate in enumerate(found.estimates):
         outcome = found.outcomes.get(i)
-        row: dict[str, Any] = {"id": i, "shape": int(columns["shape"][i]), "plan": words(found.assignments(i))}
+        row: dict[str, Any] = {"id": i, "shape": int(columns["shape"][i]), "plan": found.words(i)}
         row |= {a.partition("=")[0]: a.partition("=")[2] for a in found.assignments(i)}
         row |= {"num_gpus": int(columns["num_gpus"][i]), "usd_per_hour": float(columns["usd_per_hour"][i]) or None}
         row |= {f"estimated_{key}": estimate[key] for key in ("capacity_requests_per_s", "utilisation", "ttft_s", "tpot_s", "j_per_output_token")}

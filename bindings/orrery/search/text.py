@@ -49,10 +49,45 @@ def paragraph(answer: dict[str, Any]) -> str:
         parts.append(f"What limits them: {gains}")
     if answer["equal"]:
         parts.append("Not to be told from it within the known error: " + "; ".join(p["words"] for p in answer["equal"]))
+    if kinds := answer.get("attention_ffn"):
+        parts.append(_beside_the_other_kind(answer, kinds))
     if answer["cheaper_maybe"]:
         nearest = answer["cheaper_maybe"][0]
         parts.append(f"Cheaper, but above a limit by less than the known error: {gpus_words(nearest)}")
     return ". ".join(parts) + "."
+
+
+def _beside_the_other_kind(answer: dict[str, Any], kinds: dict[str, Any]) -> str:
+    """The best plan with FFNs on GPUs of their own, or without, whichever the answer is not."""
+    apart, together = kinds["best"], kinds["together"]
+    is_apart = apart is not None and apart["id"] == answer["best"]["id"]
+    other, where = (together, "the same GPUs") if is_apart else (apart, "GPUs of their own")
+    if other is None:
+        return f"With attention and FFNs on {where} no plan meets it"
+    price = f", {money(other['usd_per_million_output_tokens'])} for a million output tokens" if other["usd_per_million_output_tokens"] else ""
+    return f"With attention and FFNs on {where} the best is {gpus_words(other)}{price}"
+
+
+def other_kinds(answer: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """(why it stands here, plan): the best with FFNs on GPUs of their own, and the best of the others."""
+    kinds = answer.get("attention_ffn") or {}
+    named = [("the best with FFNs on GPUs of their own", kinds.get("best")), ("the best with attention and FFNs on the same", kinds.get("together"))]
+    return [(why, plan) for why, plan in named if plan]
+
+
+CLOSED_FORM_HEADER = ("plan", "decodes", "attention", "FFN", "on the way", "attention / FFN", "micro-batches asked", "attention idle", "FFN idle")
+
+
+def closed_form_rows(answer: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Of the best plans with FFNs on GPUs of their own: a micro-batch in a layer, and how many the closed form asks for."""
+    kinds = answer.get("attention_ffn") or {}
+    rows = []
+    for plan in [kinds.get("best"), *(kinds.get("others") or [])]:
+        if plan and (form := plan.get("closed_form")):
+            times = (seconds(form[key]) for key in ("attention_s", "ffn_s", "way_s"))
+            idle = (f"{100 * form[key]:.0f} %" for key in ("attention_bubble", "ffn_bubble"))
+            rows.append((plan["words"], f"{form['decodes']:,} at {form['context']:,}", *times, f"{form['balance']:.2f}", f"{form['micro_batches_asked']:.2f}", *idle))
+    return rows
 
 
 def _missed(answer: dict[str, Any]) -> str:
@@ -73,6 +108,8 @@ def whole(answer: dict[str, Any]) -> str:
     plans += [("equal", p) for p in answer.get("equal", [])]
     shown = {p["id"] for _, p in plans}
     plans += [(p["why"], p) for p in answer.get("runners_up", []) if p["id"] not in shown]
+    shown = {p["id"] for _, p in plans}
+    plans += [(why, p) for why, p in other_kinds(answer) if p["id"] not in shown]
     checks = [check_name(c) for c in plans[0][1].get("checks", [])]
     header = ("plan", "GPUs", "$/h", "$/M tokens", "J/token", "TTFT p50", "TPOT p50", *checks, "")
     rows = []
@@ -85,6 +122,9 @@ def whole(answer: dict[str, Any]) -> str:
                      *(check_value(c, "value") for c in p["checks"]), why))  # fmt: skip
     if rows:
         lines += [aligned(header, rows, right=range(1, 7 + len(checks))), ""]
+    if forms := closed_form_rows(answer):
+        lines += ["a micro-batch in a layer, of a decode step, with attention and FFNs on GPUs of their own",
+                  aligned(CLOSED_FORM_HEADER, forms, right=range(1, len(CLOSED_FORM_HEADER))), ""]  # fmt: skip
     if answer.get("limits"):
         gains = [(limit["what"], f"{100 * limit['gain']:+.1f} %") for limit in answer["limits"]]
         lines += ["what one more of it would add to the highest rate", aligned((), gains, right=(1,)), ""]
