@@ -82,26 +82,28 @@ TEST(Conversation, RunsWithExpertsWhereDecodesAreDealtOut) {
 // Scores that others have found are of a rank's own rows.
 TEST(Conversation, TakesScoresOfTheRowsThatARankHas) {
   const ModelConfig model = testing::tiny_deepseek();
-  const CheckedStep step = reference_conversation(checked_deployment({}, model), 1).back();
   const CheckedDeployment deployment = checked_deployment(testing::dealt_mesh(2, 2), model);
-  const Plan plan = deployment.lower(step.input, std::ssize(step.input.decodes)).plan;
-  reference::GivenScores scores(2);
-  for (std::size_t id = 0; id < plan.ops().size(); ++id) {
-    const Op& op = plan.ops()[id];
-    const auto* kernel = std::get_if<KernelOp>(&op.body);
-    if (kernel == nullptr || kernel->kernel != "routing_scores") continue;
-    const Tensor& found = plan.tensors()[static_cast<std::size_t>(op.writes.front().tensor)];
-    for (auto& of_rank : scores) {
-      for (std::int64_t copy = 0; copy < std::ssize(model.layers); ++copy) {
-        of_rank[{static_cast<OpId>(id), copy}].assign(static_cast<std::size_t>(num_elements(found)),
-                                                      0.5F);
+  reference::Model ranks = model_of(deployment);
+  // Prompts, chunks beside decodes, and decodes alone.
+  for (const CheckedStep& step : reference_conversation(checked_deployment({}, model), 1)) {
+    const Plan plan = deployment.lower(step.input, std::ssize(step.input.decodes)).plan;
+    reference::GivenScores scores(2);
+    for (std::size_t id = 0; id < plan.ops().size(); ++id) {
+      const Op& op = plan.ops()[id];
+      const auto* kernel = std::get_if<KernelOp>(&op.body);
+      if (kernel == nullptr || kernel->kernel != "routing_scores") continue;
+      const Tensor& found = plan.tensors()[static_cast<std::size_t>(op.writes.front().tensor)];
+      for (auto& of_rank : scores) {
+        for (std::int64_t copy = 0; copy < std::ssize(model.layers); ++copy) {
+          of_rank[{static_cast<OpId>(id), copy}].assign(
+              static_cast<std::size_t>(num_elements(found)), 0.5F);
+        }
       }
     }
+    const reference::StepResult result = ranks.run(plan, step.input, scores);
+    EXPECT_GT(result.score_difference, 0);
+    EXPECT_LT(result.score_difference, 1);
   }
-  reference::Model ranks = model_of(deployment);
-  const reference::StepResult result = ranks.run(plan, step.input, scores);
-  EXPECT_GT(result.score_difference, 0);
-  EXPECT_LT(result.score_difference, 1);
 }
 
 // Decodes after a mixed step, each of the token that was the likeliest before.

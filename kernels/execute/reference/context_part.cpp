@@ -115,10 +115,10 @@ PartRows rows_of_rank(const PartRows& step, const Plan& plan, int rank, int cp) 
   }
   if (dealt.room > 0) {
     keep_own_decodes(part, dealt, step.rows.prefill);
-    part.num_tokens = prompts.room + std::ssize(part.decodes);
     part.rows.seqs = step_rows(plan, rank, 0).seqs;
     part.sampled.resize(static_cast<std::size_t>(part.rows.seqs));
   }
+  part.num_tokens = prompts.room + std::ssize(part.decodes);
   for (std::int64_t& row : part.sampled) {
     const auto found = std::ranges::find(part.of_step, row);
     row = found == part.of_step.end() ? 0 : found - part.of_step.begin();
