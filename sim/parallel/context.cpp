@@ -27,6 +27,7 @@
 #include "kernels/kernel_spec.h"
 #include "sim/parallel/context_rows.h"
 #include "sim/parallel/expert_flows.h"
+#include "sim/parallel/gathered_decodes.h"
 #include "sim/parallel/output_projection.h"
 #include "sim/parallel/rank_rows.h"
 #include "sim/parallel/rewrite.h"
@@ -51,6 +52,7 @@ class ContextPass {
         rows_(plan, mesh),
         shares_(plan, rows_of_rank(), mesh.expert_load),
         rewrite_(plan, 1),
+        decodes_(rewrite_, rows_, mesh.cp),
         is_local_(plan.ops().size()),
         is_local_tensor_(plan.tensors().size()),
         is_of_all_decodes_(plan.tensors().size()) {}
@@ -205,7 +207,7 @@ class ContextPass {
   void forget() {
     results_.clear();
     replaced_.clear();
-    gathered_rows_.clear();
+    decodes_.forget();
     latents_ = {};
   }
 
@@ -281,44 +283,9 @@ class ContextPass {
       rewrite_.insert(std::move(prompts));
       op.name += ".decodes";
     }
-    gather_decodes(op, op.reads);
+    decodes_.gather(op, op.reads);
     rewrite_.copy(id, with_tokens(std::move(op), rows_.own_decodes()));
   }
-  // Rows of the decodes of all ranks in place of views of rows of this rank's, but for the cache.
-  void gather_decodes(const Op& op, TensorViews& reads) {
-    TensorViews own;
-    TensorViews all;
-    Bytes bytes;
-    for (TensorView& read : reads) {
-      if (source_tensor(read).role == TensorRole::kKvCache) continue;
-      const auto key = std::pair(read.tensor, read.first_column);
-      if (const auto found = gathered_rows_.find(key); found != gathered_rows_.end()) {
-        read = found->second;
-        continue;
-      }
-      const Axis& columns = rewrite_.tensor(read).axes.back();
-      const std::string suffix =
-          read.is_whole() ? ".decodes" : ".decodes" + std::to_string(read.first_column);
-      const TensorId whole = rewrite_.add_tensor_like(
-          read, suffix,
-          {{std::string(axis::kDecodes), rows_.gathered_decodes()},
-           {columns.name, read.is_whole() ? columns.size : read.num_columns,
-            read.is_whole() ? columns.split : kNoSplit}});
-      bytes += bytes_of(rewrite_.tensor(whole)) / mesh_.cp;
-      own.push_back(read);
-      all.emplace_back(whole);
-      gathered_rows_.emplace(key, whole);
-      read = whole;
-    }
-    if (own.empty()) return;
-    rewrite_.insert_collectives(op.name + ".all_gather",
-                                {.kind = CollectiveKind::kAllGather,
-                                 .dtype = rewrite_.tensor(all.front()).dtype,
-                                 .bytes_per_rank = bytes},
-                                rewrite_.groups_of(rewrite_.group(op.ranks), mesh_.cp, 1), own,
-                                all);
-  }
-
   void copy_attention(OpId id, Op op) {
     const TensorId out = op.writes.front();
     auto& dims = std::get<KernelOp>(op.body).dims;
@@ -334,7 +301,7 @@ class ContextPass {
         std::int64_t& context = size_of(dims, "context");
         context = ceil_div(context * batch, rows_.gathered_decodes());
         batch = rows_.gathered_decodes();
-        gather_decodes(op, op.reads);
+        decodes_.gather(op, op.reads);
       }
       rewrite_.copy(id, std::move(op));
       return;
@@ -556,6 +523,7 @@ class ContextPass {
   ContextRows rows_;
   RowShares shares_;
   Rewrite rewrite_;
+  GatheredDecodes decodes_;
   std::vector<bool> is_local_;           // by op
   std::vector<bool> is_local_tensor_;    // by tensor
   std::vector<bool> is_of_all_decodes_;  // by tensor of the source
@@ -564,8 +532,6 @@ class ContextPass {
   std::map<TensorId, TensorId> replaced_;
   Latents latents_;
   TensorViews gathered_;  // of them, of all cp ranks
-  // Rows of all decodes, by tensor and first column of what a rank has of them.
-  std::map<std::pair<TensorId, std::int32_t>, TensorId> gathered_rows_;
 };
 
 }  // namespace
