@@ -50,8 +50,8 @@ SearchSection read_search(const YamlNode& root, const Scenario& base);
 // Values of a mesh key's `auto` for a model on a machine: tp, ffn_tp and cp powers of two (to the
 // NVLink domain; cp what the context may be split into), pp to 4, dp of mixtures of experts and of
 // attention with FFNs apart powers of two, ep 1 or all ranks, ffn_instances none or what columns
-// and experts divide over, 1 to 4 micro-batches, both ways of cp_weights, cp_prefill and
-// ffn_schedule.
+// and experts divide over, 1 to 4 micro-batches, both ways of cp_weights, cp_prefill,
+// cp_decodes and ffn_schedule.
 std::vector<std::string> auto_values(const std::string& key, const Scenario& base, int most_gpus,
                                      bool has_ffns_apart);
 

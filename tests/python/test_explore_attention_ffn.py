@@ -23,7 +23,7 @@ def ask(model, workload, slo, search, machine="hgx-h200", provider="vllm-0.24.0"
 
 SPACES = (
     ("llama-3.1-8b", 8, "{dp: [1, 2], tp: [1, 2], ffn_instances: [0, 1, 2], num_micro_batches: 1..4, replicas: auto}"),
-    ("llama-3.1-8b", 8, "{tp: [1, 2], cp: auto, cp_weights: auto, cp_prefill: auto, replicas: auto}"),
+    ("llama-3.1-8b", 8, "{tp: [1, 2], cp: auto, cp_weights: auto, cp_prefill: auto, cp_decodes: auto, replicas: auto}"),
     ("mixtral-8x7b-v0.1, weights: fp8, activations: fp8", 8, "{dp: [2, 4], ep: auto, ffn_instances: [0, 2, 4], num_micro_batches: 1..3, replicas: auto}"),
     ("llama-3.1-8b", 8, "{tp: [1, 2], pp: [1, 2, 4], num_micro_batches: [1, 4], replicas: auto}"),
 )
