@@ -133,4 +133,5 @@ def test_words_of_plans_with_ffns_apart_and_contexts_split():
     without = ["placement.dp=4", "placement.ffn_instances=0", "placement.num_micro_batches=1", "placement.replicas=2"]
     assert words(without, own) == "2 × DP4"
     split = ["placement.tp=2", "placement.cp=4", "placement.cp_weights=split", "placement.cp_prefill=ring", "placement.replicas=1"]
-    assert words(split) == "1 × TP2 CP4 ring"
+    assert words(split) == "1 × TP2 CP4 (ring)"
+    assert words([*split, "placement.cp_decodes=dealt"]) == "1 × TP2 CP4 (ring, decodes dealt out)"

@@ -43,7 +43,8 @@ def _side(mesh: dict[str, str], own: collections.abc.Mapping[str, str]) -> str:
         text = _attention_and_ffn(whole)
         return text if replicas == "1" else f"{replicas} × [{text}]"
     ways = " ".join(f"{_SHORT_NAMES[k]}{v}" for k, v in mesh.items() if k in _SHORT_NAMES and v != "1")
-    return " ".join([f"{replicas} × {ways or '1 GPU'}", *_rest(mesh, ("replicas", *_SHORT_NAMES))])
+    rest = _rest(mesh, ("replicas", *_SHORT_NAMES))
+    return f"{replicas} × {ways or '1 GPU'}" + (f" ({', '.join(rest)})" if rest else "")
 
 
 def _attention_and_ffn(mesh: dict[str, str]) -> str:
