@@ -91,6 +91,7 @@ class Predictor {
   std::optional<Ratio> own_way(bool is_equivalent);
   std::optional<Ratio> own_way_of_other_heads(int way);
   std::optional<Ratio> between_kv_heads();
+  std::optional<Ratio> between_contexts();
   [[nodiscard]] GridPoint equivalent_point(const FamilyGrid& foreign) const;
   [[nodiscard]] double distance_to_grid(const FamilyGrid& grid, const GridPoint& point) const;
   std::optional<Ratio> from_nearest_family();
@@ -142,6 +143,43 @@ void Predictor::widen_window() {
       table_.family(rows_dtype_, distribution_, family_dims_) == nullptr) {
     family_dims_[window] = kFullWindow;
   }
+}
+
+// Prefill over cached context between rows of shorter and of longer ones, none included, each of
+// which hold the call's queries between theirs, where these take longer than the work model: a few
+// queries over many keys leave units idle, which the square problem of equal work does not. Empty
+// where its own context holds it, or there are no such on both sides.
+std::optional<Ratio> Predictor::between_contexts() {
+  const int context = dim_index("context");
+  const int query = dim_index("query");
+  if (context < 0 || query < 0 || dims_[context] == 0) return std::nullopt;
+  struct Side {
+    std::int64_t context = 0;
+    Ratio ratio;
+  };
+  std::optional<Side> below;
+  std::optional<Side> above;
+  KernelTable::Key key = table_.key(rows_dtype_, distribution_, family_dims_);
+  for (const auto& [other, grid] : table_.families()) {
+    const std::int64_t of_rows = other[2 + context];
+    key[2 + context] = of_rows;
+    if (other != key) continue;
+    const Ratio ratio = interpolator_.ratio_at(grid, point_);
+    if (!ratio.is_inside) continue;
+    if (of_rows == dims_[context]) return std::nullopt;
+    std::optional<Side>& side = of_rows < dims_[context] ? below : above;
+    const bool is_nearer =
+        !side || (of_rows < dims_[context] ? of_rows > side->context : of_rows < side->context);
+    if (is_nearer) side = Side{of_rows, ratio};
+  }
+  if (!below || !above) return std::nullopt;
+  const auto keys = [&](std::int64_t cached) {
+    return std::log(static_cast<double>(cached + dims_[query]));
+  };
+  const double share =
+      (keys(dims_[context]) - keys(below->context)) / (keys(above->context) - keys(below->context));
+  const Ratio ratio{std::lerp(below->ratio.log, above->ratio.log, share)};
+  return ratio.log > 0 ? std::optional(ratio) : std::nullopt;
 }
 
 // Prefill over cached context where the table has none: the same family without context, at the
@@ -315,11 +353,14 @@ std::optional<Ratio> Predictor::from_nearest_family() {
 
 std::optional<Prediction> Predictor::run() {
   widen_window();
-  const bool is_equivalent = move_to_empty_context();
+  std::optional<Ratio> ratio = between_contexts();
+  const bool is_between = ratio.has_value();
+  const bool is_equivalent = !is_between && move_to_empty_context();
   const FamilyGrid* grid = table_.family(rows_dtype_, distribution_, family_dims_);
-  std::optional<Ratio> ratio;
   Prediction found;
-  if (grid != nullptr) {
+  if (is_between) {
+    found.rows = "rows of shorter and of longer contexts";
+  } else if (grid != nullptr) {
     if (!is_equivalent) {
       if (const std::optional<std::size_t> row = measured(*grid)) {
         const bool is_own = rows_dtype_ == dtype_;

@@ -26,7 +26,8 @@ struct Prediction {
 // `dims` in the order of the kernel's spec, `distribution` an index into table.distributions().
 //   * kMeasured: the call is a row of the table.
 //   * kInterpolated: it lies between rows of its family, or of two families that differ only in
-//     kv_heads and bracket it, or the only row is host bound and its fp8 twin stands in.
+//     kv_heads, or in what is cached before a prefill, and bracket it, or the only row is host
+//     bound and its fp8 twin stands in.
 //   * kRoofline: outside; the work model times the ratio at the nearest measured place. Prefill
 //     over cached context, when the table has none, takes the ratio of the square problem of equal
 //     work. A call of our own kernels, where no rows of its way are on both sides, takes the ratio

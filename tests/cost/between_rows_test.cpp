@@ -147,6 +147,37 @@ TEST(CostModel, PrefillOverCachedContextTakesLongerAndSaysItIsExtrapolated) {
   }
 }
 
+// 128 queries of 32 heads are too few for the GPU: with twice the keys they take twice as long,
+// which the square problem of equal work does not know. Rows of 8,192 and 32,768 cached tokens say
+// so.
+TEST(CostModel, FewQueriesOverACachedContextLieBetweenRowsOfOthers) {
+  const TableDirectory directory;
+  const std::string header = "dtype,batch,query,context,heads,kv_heads,head_dim,window,time_us\n";
+  const std::string empty = "bf16,1,128,0,32,8,128,0,7\nbf16,1,16384,0,32,8,128,0,3600\n";
+  directory.write("attention_prefill.csv",
+                  header + empty +
+                      "bf16,1,16,8192,32,8,128,0,100\nbf16,1,512,8192,32,8,128,0,110\n"
+                      "bf16,1,16,32768,32,8,128,0,385\nbf16,1,512,32768,32,8,128,0,425\n");
+  const Provider provider = Provider::load(directory.path());
+  const CostModel cost(node(), &provider, nullptr, {});
+  const Estimate estimate = cost.kernel(prefill(1, 128, 16384, 32, 8));
+  EXPECT_EQ(estimate.basis, Basis::kInterpolated);
+  EXPECT_GT(estimate.time.value(), 180e-6);
+  EXPECT_LT(estimate.time.value(), 230e-6);
+  // A context with a row of other queries alone does not hold the call.
+  directory.write("attention_prefill.csv",
+                  header + empty +
+                      "bf16,1,16,8192,32,8,128,0,100\nbf16,1,512,8192,32,8,128,0,110\n"
+                      "bf16,1,8192,16384,32,8,128,0,4200\n"
+                      "bf16,1,16,32768,32,8,128,0,385\nbf16,1,512,32768,32,8,128,0,425\n");
+  const Provider sparse = Provider::load(directory.path());
+  const CostModel of_sparse(node(), &sparse, nullptr, {});
+  EXPECT_NEAR(of_sparse.kernel(prefill(1, 128, 16384, 32, 8)).time / estimate.time, 1, 1e-9);
+  // Beyond them, and of queries that fill the GPU, the square problem answers.
+  EXPECT_EQ(cost.kernel(prefill(1, 128, 65536, 32, 8)).basis, Basis::kRoofline);
+  EXPECT_EQ(cost.kernel(prefill(1, 4096, 16384, 32, 8)).basis, Basis::kRoofline);
+}
+
 TEST(CostModel, AShortQueryOverALongContextTakesAboutADecodeStep) {
   // Both stream the same keys and values once; one new token is what a decode step is.
   const Provider provider = Provider::load(std::filesystem::path(ORRERY_SOURCE_DIR) /
