@@ -234,10 +234,10 @@ class ContextPass {
       rewrite_.drop(id);
       return;
     }
+    const bool is_on_all = is_on_all_decodes(op) && !ends_block(op);  // by reads of the source
     if (is_expansion(op)) gather_read(op, op.reads.front());
     auto& kernel = std::get<KernelOp>(op.body);
     const bool is_on_part = is_local_[static_cast<std::size_t>(id)];
-    const bool is_on_all = is_on_all_decodes(op) && !ends_block(op);
     for (Dim& entry : kernel.dims) {
       if (appends(op) && is_rows(entry.axis)) {
         entry.size = rows_.stored(entry.size);
