@@ -161,7 +161,8 @@ TEST(Conversation, OfDecodesAloneHasTheSameLogitsWhereAttentionRanksShareFfns) {
     const CheckedDeployment deployment = checked_deployment(mesh);
     reference::Model model = model_of(deployment);
     for (const CheckedStep& step : steps) {
-      const Plan plan = deployment.lower(step.input, mesh.dp * mesh.num_micro_batches).plan;
+      const Plan plan =
+          deployment.lower(step.input, std::int64_t{mesh.dp} * mesh.num_micro_batches).plan;
       EXPECT_LT(testing::relative_difference(model.run(plan, step.input).logits, step.logits),
                 5e-2);
     }

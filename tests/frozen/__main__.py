@@ -3,12 +3,20 @@
 import argparse
 import os
 import pathlib
+import subprocess
 import sys
 
 os.environ["ORRERY_TEST_ALL"] = "1"  # before frozen is imported, which reads it
 sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parents[2] / "bindings")]
 
 import frozen
+
+
+def build() -> None:
+    """Programs and module as the sources are now, where they were built before."""
+    directory = frozen.ROOT / "build"
+    if (directory / "CMakeCache.txt").exists():
+        subprocess.run(["cmake", "--build", str(directory), "--target", "frozen"], check=True, stdout=sys.stderr)
 
 
 def main() -> int:
@@ -19,6 +27,7 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.kinds) - set(names):
         parser.error(f"found {', '.join(sorted(unknown))}; expected {', '.join(names)}")
+    build()
     num_moved = 0
     for kind in frozen.KINDS:
         if options.kinds and kind.name not in options.kinds:
