@@ -2,9 +2,14 @@
 
 #include <pybind11/stl.h>
 
+#include <functional>
+#include <map>
+#include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "bindings/bind.h"
+#include "sim/cost/moe_tiles.h"
 #include "sim/scenario/moe_layer.h"
 
 namespace orrery::bindings {
@@ -27,6 +32,86 @@ MoeLayerResult layer(const Scenario& scenario, std::int64_t tokens, const std::s
 template <typename Get>
 auto plain(Get get) {
   return [get](const MoeLayerResult& result) { return get(result).value(); };
+}
+
+// Of each of the times its name and itself.
+template <typename Use>
+void for_each_time(MoeTileTimes& times, const Use& use) {
+  use("launch", times.launch);
+  use("per_expert", times.per_expert);
+  use("per_token", times.per_token);
+  use("per_choice", times.per_choice);
+  use("per_round", times.per_round);
+  use("per_rank", times.per_rank);
+  use("send", times.send);
+  use("links", times.links);
+  use("begin", times.begin);
+  use("step", times.step);
+  use("step_row", times.step_row);
+  use("write_row", times.write_row);
+  use("gated", times.gated);
+  use("hop", times.hop);
+  use("hbm", times.hbm);
+  use("sm", times.sm);
+  use("x_bytes", times.x_bytes);
+  use("l2_bytes", times.l2_bytes);
+  use("returned", times.returned);
+  use("sums", times.sums);
+  use("end", times.end);
+  use("end_of_ranks", times.end_of_ranks);
+}
+// Seconds, bytes a second and ratios by name.
+std::map<std::string, double> tile_times() {
+  constexpr FlopsPerSecond kPeak(989e12);  // of an H200
+  constexpr BytesPerSecond kMemory(4.8e12);
+  MoeTileTimes times = moe_tile_times(kPeak, kMemory);
+  std::map<std::string, double> found;
+  for_each_time(times, [&]<typename T>(const char* name, const T& value) {
+    if constexpr (std::is_same_v<T, double>) {
+      found[name] = value;
+    } else {
+      found[name] = value.value();
+    }
+  });
+  return found;
+}
+MoeTileTimes times_of(std::map<std::string, double> given) {
+  MoeTileTimes times;
+  for_each_time(times, [&]<typename T>(const char* name, T& value) {
+    const auto found = given.extract(name);
+    if (found.empty())
+      throw std::invalid_argument(std::string("times: \"") + name + "\" is missing");
+    value = T(found.mapped());
+  });
+  if (!given.empty()) {
+    throw std::invalid_argument("times: \"" + given.begin()->first + "\" is unknown");
+  }
+  return times;
+}
+std::map<std::string, double> moe_tiles(std::int64_t tokens, std::int64_t hidden, std::int64_t ffn,
+                                        std::int64_t experts, std::int64_t topk, int activation,
+                                        std::int64_t ranks,
+                                        const std::map<std::string, double>& times,
+                                        const std::string& order, int num_sms) {
+  if (activation < 0 || activation > static_cast<int>(ExpertActivation::kRelu)) {
+    throw std::invalid_argument("activation is " + std::to_string(activation) +
+                                ", expected 0 (SwiGLU), 1 (GELU) or 2 (ReLU)");
+  }
+  const FusedMoeShape shape{.tokens = tokens,
+                            .hidden = hidden,
+                            .ffn = ffn,
+                            .experts = experts,
+                            .topk = topk,
+                            .activation = static_cast<ExpertActivation>(activation),
+                            .ranks = ranks};
+  const MoeTileTimes given = times_of(times.empty() ? tile_times() : times);
+  const MoeTileOrder in_order = parse_moe_tile_order(order);
+  const py::gil_scoped_release release;
+  const MoeLayerTime found = simulate_moe_tiles(shape, given, in_order, num_sms);
+  return {{"duration_s", found.duration.value()},
+          {"routed_s", found.routed.value()},
+          {"tiles_s", found.tiles.value()},
+          {"busy", found.busy}};
 }
 
 }  // namespace
@@ -64,6 +149,16 @@ void bind_moe(py::module_& module) {
   module.def("moe_layer", &layer, py::arg("scenario"), py::arg("tokens"), py::arg("mode"),
              py::arg("level"), py::arg("imposes_scores") = false,
              "Simulates one layer of routed experts of the scenario's design and placement.");
+  module.def("moe_tile_times", &tile_times,
+             "What fused_moe's tiles take on an H200: seconds, bytes a second and ratios by name "
+             "(sim/cost/moe_tiles.h).");
+  module.def("moe_tiles", &moe_tiles, py::kw_only(), py::arg("tokens"), py::arg("hidden"),
+             py::arg("ffn"), py::arg("experts"), py::arg("topk"), py::arg("activation") = 0,
+             py::arg("ranks") = 1, py::arg("times") = std::map<std::string, double>(),
+             py::arg("order") = "behind", py::arg("num_sms") = 132,
+             "Simulates a launch of fused_moe tile by tile: duration_s, routed_s, tiles_s (when "
+             "the first tasks begin and the last results are written) and busy, the part of the "
+             "SMs' time between these in which they work.");
 }
 
 }  // namespace orrery::bindings

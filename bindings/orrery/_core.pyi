@@ -262,6 +262,20 @@ def replayed_durations(
 def moe_layer(
     scenario: Scenario, tokens: int, mode: str, level: str, imposes_scores: bool = False
 ) -> MoeLayerResult: ...
+def moe_tile_times() -> dict[str, float]: ...
+def moe_tiles(
+    *,
+    tokens: int,
+    hidden: int,
+    ffn: int,
+    experts: int,
+    topk: int,
+    activation: int = 0,
+    ranks: int = 1,
+    times: dict[str, float] = ...,
+    order: str = "behind",
+    num_sms: int = 132,
+) -> dict[str, float]: ...
 def predict_validation(
     scenario: Scenario, progress: Callable[[int, int], None] | None = None
 ) -> ValidationPrediction: ...

@@ -5,8 +5,9 @@
     print(moe.table(moe.designs("llama-4-scout-17b-16e", tokens=64)))
     print(moe.table(moe.ablation("llama-4-scout-17b-16e", tokens=64)))
 
-A design is `padding`, `slicing`, `concatenation` or `shuffling` (docs/kernels/moe.md); the first and the
-last can be held by a CUDA graph, the others read counts on the host in the middle of the layer.
+A design is `padding`, `slicing`, `concatenation` or `shuffling` (docs/kernels/moe.md), of which the first and the last can
+be held by a CUDA graph and the others read counts on the host in the middle of the layer, or `persistent`, one kernel
+(docs/kernels/fused_moe.md).
 """
 
 from __future__ import annotations
@@ -178,8 +179,19 @@ def layer(
 
 
 def designs(model: str, *, tokens: int, **keys: Any) -> list[MoeLayer]:
-    """The layer in each of the four designs; `keys` are those of `layer`."""
-    return [layer(model, tokens=tokens, design=design, **keys) for design in DESIGNS]
+    """The layer in each of the four designs, and as one kernel where there is one for it; `keys` are those of `layer`."""
+    return [layer(model, tokens=tokens, design=design, **keys) for design in DESIGNS] + persistent(model, tokens=tokens, **keys)
+
+
+def persistent(model: str, *, tokens: int, **keys: Any) -> list[MoeLayer]:
+    """The layer as one kernel, or none where that does not take the model, its format or its placement."""
+    alone = {**keys, "expert_comm": "all_to_all", "streams": 1}  # it sends rows itself, on one stream
+    try:
+        return [layer(model, tokens=tokens, design="persistent", **alone)]
+    except _core.ScenarioError as error:
+        if "design persistent" not in str(error):
+            raise
+        return []
 
 
 def ablation(model: str, *, tokens: int, fuses: bool = False, **keys: Any) -> list[MoeLayer]:
@@ -250,7 +262,8 @@ def run(options: argparse.Namespace) -> int:
         if options.ablation:
             layers = ablation(options.model, tokens=tokens, **keys)
         elif options.dp > 1 or options.ep > 1:  # the other designs hold all experts on each rank
-            layers = [layer(options.model, tokens=tokens, streams=options.streams, **keys)]
+            one = layer(options.model, tokens=tokens, streams=options.streams, **keys)
+            layers = [one, *persistent(options.model, tokens=tokens, **keys)]
         else:
             layers = designs(options.model, tokens=tokens, streams=options.streams, **keys)
         found += layers
@@ -261,4 +274,4 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-__all__ = ["DESIGNS", "MoeLayer", "ablation", "designs", "layer", "of_scenario", "table"]
+__all__ = ["DESIGNS", "MoeLayer", "ablation", "designs", "layer", "of_scenario", "persistent", "table"]

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "sim/cost/family_ratio.h"
+#include "sim/cost/moe_tiles.h"
 
 namespace orrery {
 namespace {
@@ -95,6 +96,7 @@ class Predictor {
   [[nodiscard]] GridPoint equivalent_point(const FamilyGrid& foreign) const;
   [[nodiscard]] double distance_to_grid(const FamilyGrid& grid, const GridPoint& point) const;
   std::optional<Ratio> from_nearest_family();
+  [[nodiscard]] std::optional<Ratio> by_tiles();
   std::optional<std::size_t> measured(const FamilyGrid& grid) const;
 
   const KernelTable& table_;
@@ -351,6 +353,27 @@ std::optional<Ratio> Predictor::from_nearest_family() {
   return Ratio{interpolator_.ratio_at(*best, equivalent_point(*best)).log, false};
 }
 
+// Of the kernel that is a whole layer of routed experts its tiles are simulated: of shapes left out
+// they are nearer than rows of other shapes (docs/kernels/fused_moe.md).
+std::optional<Ratio> Predictor::by_tiles() {
+  const bool is_layer = table_.spec().routed == RoutedRole::kLayer;
+  if (!is_layer || rows_dtype_ != DType::kBf16) return std::nullopt;
+  const auto size = [&](std::string_view name) { return dims_[dim_index(name)]; };
+  const FusedMoeShape shape{.tokens = size("tokens"),
+                            .hidden = size("hidden"),
+                            .ffn = size("ffn"),
+                            .experts = size("experts_total"),
+                            .topk = size("topk"),
+                            .activation = static_cast<ExpertActivation>(size("activation")),
+                            .ranks = size("experts_total") / size("experts")};
+  if (shape.ranks * size("experts") != shape.experts) return std::nullopt;
+  const MoeTileTimes times =
+      moe_tile_times(peak_of(measured_on_, rows_dtype_), measured_on_.hbm_bandwidth);
+  const MoeLayerTime tiles =
+      simulate_moe_tiles(shape, times, MoeTileOrder::kBehind, std::max(1, measured_on_.num_sms));
+  return Ratio{std::log(tiles.duration.value() / interpolator_.model_time(dims_)), false};
+}
+
 std::optional<Prediction> Predictor::run() {
   widen_window();
   std::optional<Ratio> ratio = between_contexts();
@@ -383,6 +406,10 @@ std::optional<Prediction> Predictor::run() {
     found.rows = "rows of fewer and of more KV heads";
   }
   found.is_own_family = ratio.has_value() && rows_dtype_ == dtype_;
+  if (!ratio) {
+    ratio = by_tiles();
+    found.rows = "its tiles, simulated";
+  }
   if (!ratio) {
     ratio = from_nearest_family();
     found.rows = "rows of the nearest family";

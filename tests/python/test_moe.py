@@ -5,7 +5,7 @@ import json
 import pytest
 
 import orrery
-from orrery import cli, moe
+from orrery import _core, cli, moe
 
 SCOUT = "llama-4-scout-17b-16e"
 
@@ -22,6 +22,36 @@ def test_designs_differ_in_syncs_launches_and_memory() -> None:
     assert len({found.weights_bytes for found in layers.values()}) == 1
     assert min(layers.values(), key=lambda found: found.duration_s) is layers["shuffling"]
     assert [layers[name].mode for name in moe.DESIGNS] == ["graph", "eager", "eager", "graph"]
+
+
+def test_one_kernel_stands_beside_the_designs_where_it_takes_the_model(capsys) -> None:
+    assert [found.design for found in moe.designs("qwen3-30b-a3b", tokens=64)] == [*moe.DESIGNS, "persistent"]
+    assert [found.design for found in moe.designs("qwen3-30b-a3b", tokens=64, weights="fp8")] == list(moe.DESIGNS)
+    assert cli.main(["moe", "qwen3-30b-a3b", "--tokens", "4096", "--dp", "2", "--ep", "2", "--machine", "hgx-h200"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["shuffling", "persistent"]
+    (one,) = moe.persistent("qwen3-30b-a3b", tokens=128, dp=2, ep=2, machine="hgx-h200")
+    assert (one.num_kernels, one.num_syncs, one.roofline_share) == (1, 0, 0)
+    assert one.duration_s == pytest.approx(244.6e-6, rel=0.05)  # 64 tokens on each GPU: a row of the table
+    # A shape that no row is of: its tiles are simulated, which is no measurement.
+    (other,) = moe.persistent("mixtral-8x7b-v0.1", tokens=4096)
+    assert other.roofline_share == 1
+    with pytest.raises(orrery.ScenarioError, match="unknown model"):
+        moe.persistent("no-model", tokens=64)
+
+
+def test_tiles_of_one_kernel_are_simulated_with_times_of_ones_own() -> None:
+    shape = {"tokens": 1024, "hidden": 2048, "ffn": 1408, "experts": 64, "topk": 6}
+    found = _core.moe_tiles(**shape)
+    assert 0 < found["routed_s"] < found["tiles_s"] < found["duration_s"] and 0 < found["busy"] <= 1
+    times = _core.moe_tile_times()
+    assert _core.moe_tiles(**shape, times=times) == found
+    slower = _core.moe_tiles(**shape, times={**times, "hbm": times["hbm"] / 2})
+    assert found["duration_s"] < slower["duration_s"] < 2 * found["duration_s"]
+    assert _core.moe_tiles(**shape, ranks=2)["duration_s"] < found["duration_s"]  # half the weights on each
+    for wrong in ({"activation": 3}, {"ranks": 3}, {"tokens": 0}, {"order": "fifo"}, {"times": {"hbm": 1.0}}, {"times": {**times, "sm": 0.0}}):
+        with pytest.raises(ValueError, match=r"expected|missing"):
+            _core.moe_tiles(**{**shape, **wrong})
 
 
 def test_experts_without_rows_are_not_launched() -> None:

@@ -1,0 +1,451 @@
+#include "sim/cost/moe_tiles.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <queue>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace orrery {
+namespace {
+
+// As kernels/experts/grouped_gemm/swap_ab_sm90.cuh and fused_moe have them.
+constexpr std::int64_t kTileRows = 160;     // of x, at most
+constexpr std::int64_t kTileColumns = 256;  // of w
+constexpr std::int64_t kStep = 64;          // columns of x
+constexpr std::int64_t kWarps = 12;
+constexpr double kElement = 2;  // bytes
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+constexpr std::array<std::string_view, 3> kOrders = {"behind", "by_layer", "longest_first"};
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// The narrowest MMA for so many rows.
+std::int64_t width_for(std::int64_t rows) {
+  if (rows <= 16) return 16;
+  return rows <= 128 ? ceil_div(rows, 32) * 32 : ceil_div(rows, 16) * 16;
+}
+
+// The number of rows that a share `below` of experts with so many on average has at most, if tokens
+// choose them uniformly: Poisson, and from 60 rows on normal (Abramowitz and Stegun 26.2.23).
+std::int64_t rows_at(double mean, double below) {
+  constexpr double kMany = 60;
+  if (mean > kMany) {
+    const double tail = std::sqrt(-2 * std::log(std::min(below, 1 - below)));
+    const double deviations =
+        tail - (2.515517 + tail * (0.802853 + tail * 0.010328)) /
+                   (1 + tail * (1.432788 + tail * (0.189269 + tail * 0.001308)));
+    return std::llround(
+        std::max(0.0, mean + std::copysign(deviations, below - 0.5) * std::sqrt(mean)));
+  }
+  double each = std::exp(-mean);
+  double sum = each;
+  std::int64_t rows = 0;
+  while (sum < below) {
+    each *= mean / static_cast<double>(++rows);
+    sum += each;
+  }
+  return rows;
+}
+
+// Rows of each expert of a rank, in no order of size.
+std::vector<std::int64_t> rows_of_experts(std::int64_t own, double mean) {
+  std::int64_t stride = own * 5 / 8 | 1;
+  while (std::gcd(stride, own) != 1) stride += 2;
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(own));
+  for (std::int64_t i = 0; i < own; ++i) {
+    rows[static_cast<std::size_t>(i * stride % own)] =
+        rows_at(mean, (static_cast<double>(i) + 0.5) / static_cast<double>(own));
+  }
+  const bool has_any = std::ranges::any_of(rows, [](std::int64_t count) { return count > 0; });
+  if (!has_any)
+    rows.front() = std::max<std::int64_t>(1, std::llround(mean * static_cast<double>(own)));
+  return rows;
+}
+
+struct Expert {
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+  std::int64_t tiles = 0;
+  std::int64_t first_tile = 0;
+};
+
+struct Task {
+  std::int32_t expert = 0;
+  std::int32_t tile = 0;  // of the expert
+  std::int32_t column = 0;
+  std::int32_t layer = 0;
+};
+
+class Layer {
+ public:
+  Layer(const FusedMoeShape& shape, const MoeTileTimes& times, MoeTileOrder order, int num_sms)
+      : shape_(shape), times_(times), order_(order), sms_(static_cast<std::size_t>(num_sms)) {
+    own_experts_ = shape.experts / shape.ranks;
+    const bool is_gated = shape.activation == ExpertActivation::kSwiglu;
+    layers_[0] = {.columns = is_gated ? kTileColumns / 2 : kTileColumns,
+                  .sets = is_gated ? 2 : 1,
+                  .width = shape.ffn,
+                  .depth = shape.hidden,
+                  .write_row = times.write_row.value() * (is_gated ? times.gated : 1)};
+    layers_[1] = {.columns = kTileColumns,
+                  .sets = 1,
+                  .width = shape.hidden,
+                  .depth = shape.ffn,
+                  .write_row = times.write_row.value()};
+    make_experts();
+    make_tasks();
+  }
+
+  MoeLayerTime run() {
+    now_ = routed();
+    const double begin = now_;
+    last_ = begin;
+    returned_ = summed_ = begin;
+    for (std::size_t sm = 0; sm < sms_.size(); ++sm) take(sm);
+    while (step()) {
+    }
+    const double tiles = last_;
+    double duration = std::max(last_, summed_) + times_.end.value();
+    if (shape_.ranks > 1) duration += times_.end_of_ranks.value();
+    const double span = (tiles - begin) * static_cast<double>(sms_.size());
+    return {.duration = Seconds(duration),
+            .routed = Seconds(begin),
+            .tiles = Seconds(tiles),
+            .busy = span > 0 ? worked_ / span : 0};
+  }
+
+ private:
+  struct Gemm {
+    std::int64_t columns = 0;  // of a task
+    std::int64_t sets = 1;     // of weights: the gate's and the others
+    std::int64_t width = 0;    // columns of the result
+    std::int64_t depth = 0;    // columns that are summed over
+    double write_row = 0;
+    [[nodiscard]] std::int64_t tasks() const { return ceil_div(width, columns); }
+    [[nodiscard]] std::int64_t steps() const { return ceil_div(depth, kStep); }
+    [[nodiscard]] double weight_bytes(std::int64_t column) const {
+      const std::int64_t own = std::min(columns, width - column * columns);
+      return kElement * static_cast<double>(sets * own * depth);
+    }
+  };
+  enum class What : std::uint8_t { kMultiplied, kWritten, kBegun };
+  struct Event {
+    double time = 0;
+    std::int64_t number = 0;  // of equal times the first made
+    What what = What::kBegun;
+    std::size_t sm = 0;
+    [[nodiscard]] bool operator>(const Event& other) const {
+      return std::tie(time, number) > std::tie(other.time, other.number);
+    }
+  };
+  // What an SM fetches; `end` in bytes that each fetching SM has been given since the beginning.
+  struct Fetch {
+    double end = 0;
+    std::size_t sm = 0;
+    std::int64_t weights = -1;  // that others wait for too
+    [[nodiscard]] bool operator>(const Fetch& other) const {
+      return std::tie(end, sm) > std::tie(other.end, other.sm);
+    }
+  };
+  struct Sm {
+    Task task;
+    int missing = 0;  // its own fetch, weights that another fetches, its products
+  };
+  struct Weights {
+    bool is_asked = false;
+    bool is_there = false;
+    std::vector<std::size_t> waiting;  // SMs
+  };
+
+  void make_experts() {
+    const double mean = static_cast<double>(shape_.tokens * shape_.topk * shape_.ranks) /
+                        static_cast<double>(shape_.experts);
+    std::vector<std::int64_t> rows = rows_of_experts(own_experts_, mean);
+    if (order_ == MoeTileOrder::kLongestFirst) std::ranges::sort(rows, std::greater<>());
+    std::int64_t num_tiles = 0;
+    for (const std::int64_t count : rows) {
+      const std::int64_t tiles = ceil_div(count, kTileRows);
+      const std::int64_t width = tiles > 0 ? width_for(ceil_div(count, tiles)) : kTileRows;
+      experts_.push_back({.rows = count,
+                          .width = width,
+                          .tiles = ceil_div(count, width),
+                          .first_tile = num_tiles});
+      num_tiles += experts_.back().tiles;
+    }
+    missing_.assign(static_cast<std::size_t>(num_tiles), layers_[0].tasks());
+    waiting_.resize(missing_.size());
+    for (const Gemm& gemm : layers_) {
+      weights_.emplace_back(static_cast<std::size_t>(own_experts_ * gemm.tasks()));
+    }
+  }
+  void add_tasks(std::int64_t expert, std::int32_t layer) {
+    if (expert < 0 || expert >= own_experts_) return;
+    const auto columns =
+        static_cast<std::int32_t>(layers_[static_cast<std::size_t>(layer)].tasks());
+    const auto tiles = static_cast<std::int32_t>(experts_[static_cast<std::size_t>(expert)].tiles);
+    for (std::int32_t column = 0; column < columns; ++column) {
+      for (std::int32_t tile = 0; tile < tiles; ++tile) {
+        tasks_.push_back({.expert = static_cast<std::int32_t>(expert),
+                          .tile = tile,
+                          .column = column,
+                          .layer = layer});
+      }
+    }
+  }
+  void make_tasks() {
+    const auto firsts = static_cast<std::int64_t>(missing_.size()) * layers_[0].tasks();
+    const auto blocks = static_cast<std::int64_t>(sms_.size());
+    std::int64_t behind = std::min(
+        1 + 3 * blocks * own_experts_ / (2 * std::max<std::int64_t>(firsts, 1)), own_experts_);
+    if (order_ == MoeTileOrder::kByLayer) behind = own_experts_;
+    for (std::int64_t turn = 0; turn < own_experts_ + behind; ++turn) {
+      add_tasks(turn, 0);
+      add_tasks(turn - behind, 1);
+    }
+  }
+
+  // When rows are where their experts are.
+  [[nodiscard]] double routed() const {
+    const std::int64_t tokens = ceil_div(shape_.tokens, static_cast<std::int64_t>(sms_.size()));
+    const auto all = static_cast<double>(shape_.tokens);
+    const auto topk = static_cast<double>(shape_.topk);
+    const double row = kElement * static_cast<double>(shape_.hidden);
+    const double moved = all * (1 + topk) * row;
+    const auto others = static_cast<double>(shape_.ranks - 1);
+    const double remote = all * topk * row * others / static_cast<double>(shape_.ranks);
+    return times_.launch.value() + times_.per_expert.value() * static_cast<double>(shape_.experts) +
+           times_.per_token.value() * static_cast<double>(tokens) +
+           times_.per_choice.value() * static_cast<double>(tokens) * topk +
+           times_.per_round.value() * static_cast<double>(ceil_div(tokens, kWarps)) * topk +
+           times_.per_rank.value() * others +
+           std::max(moved / times_.send.value(), remote / times_.links.value());
+  }
+
+  [[nodiscard]] const Gemm& gemm_of(const Task& task) const {
+    return layers_[static_cast<std::size_t>(task.layer)];
+  }
+  [[nodiscard]] const Expert& expert_of(const Task& task) const {
+    return experts_[static_cast<std::size_t>(task.expert)];
+  }
+  [[nodiscard]] std::size_t tile_of(const Task& task) const {
+    return static_cast<std::size_t>(expert_of(task).first_tile + task.tile);
+  }
+  [[nodiscard]] std::int64_t weights_of(const Task& task) const {
+    return task.expert * gemm_of(task).tasks() + task.column;
+  }
+
+  void add(double time, What what, std::size_t sm) {
+    events_.push({.time = time, .number = ++num_events_, .what = what, .sm = sm});
+  }
+  void take(std::size_t sm) {
+    if (next_ == tasks_.size()) return;
+    const Task& task = sms_[sm].task = tasks_[next_++];
+    if (task.layer == 1 && missing_[tile_of(task)] > 0) {
+      waiting_[tile_of(task)].push_back(sm);
+      return;
+    }
+    add(now_ + times_.begin.value(), What::kBegun, sm);
+  }
+  // Its products, and what they need.
+  void begin(std::size_t index) {
+    Sm& sm = sms_[index];
+    const Gemm& gemm = gemm_of(sm.task);
+    const auto width = static_cast<double>(expert_of(sm.task).width);
+    const auto steps = static_cast<double>(gemm.steps());
+    const double products = steps * (times_.step.value() + times_.step_row.value() * width);
+    add(now_ + products, What::kMultiplied, index);
+    worked_ += products;
+    const std::int64_t id = weights_of(sm.task);
+    Weights& weights =
+        weights_[static_cast<std::size_t>(sm.task.layer)][static_cast<std::size_t>(id)];
+    const double bytes = gemm.weight_bytes(sm.task.column);
+    const double of_x = times_.x_bytes * kElement * kStep * steps * width;
+    sm.missing = 2;
+    if (!weights.is_asked) {
+      weights.is_asked = true;
+      fetches_.push({.end = served_ + bytes + of_x, .sm = index, .weights = id});
+      return;
+    }
+    fetches_.push({.end = served_ + times_.l2_bytes * bytes + of_x, .sm = index});
+    if (weights.is_there) return;
+    weights.waiting.push_back(index);
+    ++sm.missing;
+  }
+  void has(std::size_t index) {
+    Sm& sm = sms_[index];
+    if (--sm.missing > 0) return;
+    const double writing =
+        gemm_of(sm.task).write_row * static_cast<double>(expert_of(sm.task).width);
+    worked_ += writing;
+    add(now_ + writing, What::kWritten, index);
+  }
+  void written(std::size_t index) {
+    const Task task = sms_[index].task;
+    last_ = now_;
+    if (task.layer == 0) {
+      if (--missing_[tile_of(task)] == 0) {
+        for (const std::size_t sm : waiting_[tile_of(task)]) {
+          add(now_ + times_.hop.value(), What::kBegun, sm);
+        }
+      }
+    } else {
+      give_back(task);
+    }
+    take(index);
+  }
+  void give_back(const Task& task) {
+    const Expert& expert = expert_of(task);
+    const std::int64_t rows = std::min(expert.rows - task.tile * expert.width, expert.width);
+    const double bytes = kElement * static_cast<double>(kTileColumns * rows);
+    double there = now_;
+    if (shape_.ranks > 1) {
+      const auto ranks = static_cast<double>(shape_.ranks);
+      returned_ = std::max(returned_, now_) + bytes * (ranks - 1) / ranks / times_.returned.value();
+      there = returned_;
+    }
+    summed_ = std::max(summed_, there) + bytes / times_.sums.value();
+  }
+
+  // Bytes that each fetching SM gets a second.
+  [[nodiscard]] double rate() const {
+    const auto fetching = static_cast<double>(fetches_.size());
+    return 1 / (1 / times_.sm.value() + fetching / times_.hbm.value());
+  }
+  void advance(double time) {
+    if (!fetches_.empty()) served_ += (time - now_) * rate();
+    now_ = time;
+  }
+  bool step() {
+    double fetched = kNever;
+    if (!fetches_.empty()) fetched = now_ + std::max(0.0, fetches_.top().end - served_) / rate();
+    if (!events_.empty() && events_.top().time <= fetched) {
+      const Event event = events_.top();
+      events_.pop();
+      advance(event.time);
+      handle(event);
+      return true;
+    }
+    if (fetched == kNever) return false;
+    const Fetch fetch = fetches_.top();
+    advance(fetched);
+    served_ = fetch.end;
+    fetches_.pop();
+    if (fetch.weights >= 0) {
+      const auto layer = static_cast<std::size_t>(sms_[fetch.sm].task.layer);
+      Weights& weights = weights_[layer][static_cast<std::size_t>(fetch.weights)];
+      weights.is_there = true;
+      for (const std::size_t sm : weights.waiting) has(sm);
+    }
+    has(fetch.sm);
+    return true;
+  }
+  void handle(const Event& event) {
+    switch (event.what) {
+      case What::kMultiplied:
+        return has(event.sm);
+      case What::kWritten:
+        return written(event.sm);
+      case What::kBegun:
+        return begin(event.sm);
+    }
+  }
+
+  const FusedMoeShape& shape_;
+  const MoeTileTimes& times_;
+  MoeTileOrder order_;
+  std::int64_t own_experts_ = 0;
+  std::array<Gemm, 2> layers_;
+  std::vector<Expert> experts_;
+  std::vector<Task> tasks_;
+  std::size_t next_ = 0;
+  std::vector<Sm> sms_;
+  std::vector<std::int64_t> missing_;              // by tile, tasks of the first layer
+  std::vector<std::vector<std::size_t>> waiting_;  // by tile, SMs
+  std::vector<std::vector<Weights>> weights_;      // by layer, then expert and columns
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::priority_queue<Fetch, std::vector<Fetch>, std::greater<>> fetches_;
+  std::int64_t num_events_ = 0;
+  double now_ = 0;
+  double served_ = 0;
+  double last_ = 0;      // something written
+  double returned_ = 0;  // the link is free
+  double summed_ = 0;    // what has come is added up
+  double worked_ = 0;
+};
+
+}  // namespace
+
+MoeTileTimes moe_tile_times(FlopsPerSecond peak, BytesPerSecond hbm_bandwidth) {
+  constexpr FlopsPerSecond kH200Peak(989e12);
+  constexpr BytesPerSecond kH200Memory(4.8e12);
+  const double slower = kH200Peak / peak;
+  const double memory = hbm_bandwidth / kH200Memory;
+  const auto us = [](double microseconds) { return Seconds(microseconds * 1e-6); };
+  MoeTileTimes times{.launch = us(30.64),
+                     .per_expert = us(0.1346),
+                     .per_token = us(0.1003),
+                     .per_choice = us(0.1002),
+                     .per_round = us(1.204),
+                     .per_rank = us(6.631),
+                     .send = BytesPerSecond(3.5e+12),
+                     .links = BytesPerSecond(2.741e+11),
+                     .begin = us(0.461),
+                     .step = us(0.2153),
+                     .step_row = us(0.004303),
+                     .write_row = us(0.0119),
+                     .gated = 3.491,
+                     .hop = us(0.01498),
+                     .hbm = BytesPerSecond(5.044e+12),
+                     .sm = BytesPerSecond(1.662e+11),
+                     .x_bytes = 0.6242,
+                     .l2_bytes = 0.1514,
+                     .returned = BytesPerSecond(1.979e+11),
+                     .sums = BytesPerSecond(6.988e+12),
+                     .end = us(4.034),
+                     .end_of_ranks = us(3.212)};
+  times.step_row = times.step_row * slower;
+  times.hbm = times.hbm * memory;
+  return times;
+}
+
+std::string_view to_text(MoeTileOrder order) { return kOrders.at(static_cast<std::size_t>(order)); }
+
+MoeTileOrder parse_moe_tile_order(std::string_view text) {
+  const auto* const found = std::ranges::find(kOrders, text);
+  if (found == kOrders.end()) {
+    throw std::invalid_argument("order of tiles is \"" + std::string(text) +
+                                "\", expected behind, by_layer or longest_first");
+  }
+  return static_cast<MoeTileOrder>(found - kOrders.begin());
+}
+
+MoeLayerTime simulate_moe_tiles(const FusedMoeShape& shape, const MoeTileTimes& times,
+                                MoeTileOrder order, int num_sms) {
+  const bool is_whole = shape.tokens > 0 && shape.hidden > 0 && shape.ffn > 0 &&
+                        shape.experts > 0 && shape.topk > 0 && shape.ranks > 0;
+  if (!is_whole || shape.experts % shape.ranks != 0 || num_sms < 1) {
+    throw std::invalid_argument("tiles of fused_moe: " + std::to_string(shape.tokens) +
+                                " tokens, " + std::to_string(shape.experts) + " experts on " +
+                                std::to_string(shape.ranks) + " ranks of " +
+                                std::to_string(num_sms) +
+                                " SMs; expected some of each, and as many experts on each rank");
+  }
+  for (const BytesPerSecond rate :
+       {times.send, times.links, times.hbm, times.sm, times.returned, times.sums}) {
+    if (!(rate.value() > 0)) {
+      throw std::invalid_argument("tiles of fused_moe: a rate of " + std::to_string(rate.value()) +
+                                  " bytes a second, expected more than 0");
+    }
+  }
+  return Layer(shape, times, order, num_sms).run();
+}
+
+}  // namespace orrery

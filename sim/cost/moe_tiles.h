@@ -1,0 +1,78 @@
+#pragma once
+
+// What a launch of fused_moe takes, tile by tile, for shapes that no rows are of. The kernel's own
+// tasks (kernels/experts/fused_moe/work_sm90.cuh) run on as many SMs as it has blocks:
+//
+//   routing      scores, choices, counts of all blocks and ranks, rows sent where their experts are
+//   a task       taken by the SM that is free first, in the kernel's order; one of the second layer
+//                waits for all columns of the first of its rows
+//   fetching     all SMs share the memory: weights come from HBM once for each expert and columns,
+//                and from L2 for other tiles of the same columns, as x does
+//   multiplying  while that is fetched, then results are written
+//   results      go over the links to the tokens' ranks, and are added up, in the order of tasks
+//
+// Ranks are alike, and choose experts uniformly: rows of an expert are spread as chance spreads
+// them. Left out: clocks under the power limit beyond what the fitted times hold of it.
+
+#include <cstdint>
+#include <string_view>
+
+#include "kernels/experts/fused_moe/shape.h"
+#include "sim/units/units.h"
+
+namespace orrery {
+
+// Fitted to all 132 rows of fused_moe that were measured on H200s of one host (2026-11-27; four
+// shapes on one, two and four GPUs; docs/kernels/fused_moe.md has the errors, those of shapes left
+// out of the fit too), by docs/tools/moe_tiles.py.
+struct MoeTileTimes {
+  // Routing.
+  Seconds launch;        // whatever the shape
+  Seconds per_expert;    // of all
+  Seconds per_token;     // of a block
+  Seconds per_choice;    // of a block's tokens
+  Seconds per_round;     // of a block's warps, for each choice of a token
+  Seconds per_rank;      // other than the own
+  BytesPerSecond send;   // rows read and written, on one GPU
+  BytesPerSecond links;  // rows of x to other ranks
+  // Tasks.
+  Seconds begin;
+  Seconds step;       // of 64 columns that are summed over, however few rows
+  Seconds step_row;   // and for each row of the tile
+  Seconds write_row;  // of the tile; of a gated layer `gated` times as long
+  double gated = 1;
+  Seconds hop;              // from the last tile of the first layer to who waits for it
+  BytesPerSecond hbm;       // of all SMs
+  BytesPerSecond sm;        // that fetches alone
+  double x_bytes = 1;       // of what a byte of weights from HBM takes, a byte of x
+  double l2_bytes = 1;      // and one of weights that another tile has fetched
+  BytesPerSecond returned;  // results to other ranks
+  BytesPerSecond sums;      // results added up
+  Seconds end;
+  Seconds end_of_ranks;  // of several, besides
+};
+// On a GPU of that peak (bf16) and memory; everything else as on an H200.
+MoeTileTimes moe_tile_times(FlopsPerSecond peak, BytesPerSecond hbm_bandwidth);
+
+// In which order SMs take tasks.
+enum class MoeTileOrder : std::uint8_t {
+  kBehind,       // the second layer one and a half rounds of tasks behind the first: the kernel's
+  kByLayer,      // all of the first layer, then the second
+  kLongestFirst  // as kBehind, experts with most rows first
+};
+std::string_view to_text(MoeTileOrder order);  // "behind", "by_layer", "longest_first"
+MoeTileOrder parse_moe_tile_order(std::string_view text);
+
+struct MoeLayerTime {
+  Seconds duration;
+  Seconds routed;   // the first tasks begin
+  Seconds tiles;    // the last results are written
+  double busy = 0;  // part of the SMs' time between these two in which they multiply or write
+};
+
+// Deterministic. Throws std::invalid_argument for a shape without tokens or experts, experts that
+// do not divide over its ranks, fewer than one SM, or a rate that is not positive.
+MoeLayerTime simulate_moe_tiles(const FusedMoeShape& shape, const MoeTileTimes& times,
+                                MoeTileOrder order = MoeTileOrder::kBehind, int num_sms = 132);
+
+}  // namespace orrery
