@@ -30,9 +30,10 @@ def tree(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def heed_ctrl_c():
-    """For children: a shell has what it starts in the background ignore SIGINT."""
+def heed_signals():
+    """For children: a shell has what it starts in the background ignore SIGINT, and nohup SIGHUP."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def names(folder):
@@ -42,7 +43,7 @@ def names(folder):
 def started(workdir, *arguments):
     """A run that takes long, once it has claimed its directory `out`."""
     process = subprocess.Popen([*PROGRAM, "run", workdir.scenario, "-o", "out", *arguments], cwd=workdir.directory,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_ctrl_c)  # fmt: skip
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_signals)  # fmt: skip
     until(lambda: (workdir.directory / ".out-partial" / "new").exists() or process.poll() is not None)
     assert process.poll() is None, process.communicate()
     return process
@@ -180,7 +181,7 @@ def test_a_ctrl_c_while_modules_load_leaves_no_traceback(tmp_path):
     (tmp_path / "orrery").mkdir()
     (tmp_path / "orrery" / "cli.py").write_text("import time\nprint('loading', flush=True)\ntime.sleep(60)\n")
     process = subprocess.Popen(PROGRAM, env=os.environ | {"PYTHONPATH": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               preexec_fn=heed_ctrl_c)  # fmt: skip
+                               preexec_fn=heed_signals)  # fmt: skip
     assert process.stdout.readline() == "loading\n"
     process.send_signal(signal.SIGINT)
     assert process.communicate()[1] == "\norrery: interrupted\n"
