@@ -62,9 +62,7 @@ void for_each_time(MoeTileTimes& times, const Use& use) {
 }
 // Seconds, bytes a second and ratios by name.
 std::map<std::string, double> tile_times() {
-  constexpr FlopsPerSecond kPeak(989e12);  // of an H200
-  constexpr BytesPerSecond kMemory(4.8e12);
-  MoeTileTimes times = moe_tile_times(kPeak, kMemory);
+  MoeTileTimes times = h200_moe_tile_times();
   std::map<std::string, double> found;
   for_each_time(times, [&]<typename T>(const char* name, const T& value) {
     if constexpr (std::is_same_v<T, double>) {

@@ -184,7 +184,10 @@ def designs(model: str, *, tokens: int, **keys: Any) -> list[MoeLayer]:
 
 
 def persistent(model: str, *, tokens: int, **keys: Any) -> list[MoeLayer]:
-    """The layer as one kernel, or none where that does not take the model, its format or its placement."""
+    """The layer as one kernel, or none where that does not take the model, its format or its placement, or tokens prefer
+    some experts: it is priced as if they chose all alike."""
+    if keys.get("expert_load", "uniform") not in ("uniform", "balanced"):
+        return []
     alone = {**keys, "expert_comm": "all_to_all", "streams": 1}  # it sends rows itself, on one stream
     try:
         return [layer(model, tokens=tokens, design="persistent", **alone)]

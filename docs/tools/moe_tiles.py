@@ -1,7 +1,7 @@
 """Fits what fused_moe's tiles take (sim/cost/moe_tiles.h) to its measured rows, each shape left out in turn as well.
 
 Run from the project: PYTHONPATH=bindings python docs/tools/moe_tiles.py [EVALUATIONS]. Without a number the shipped times are judged;
-with one (1,500: some ten minutes on two cores) times are fitted to the rows of all shapes but one, which these are judged on, for each
+with one (1,200: six minutes on two cores) times are fitted to the rows of all shapes but one, which these are judged on, for each
 of them, and then to all. A search changes one to three times at random and keeps what is nearer; what routing takes stays near what
 clocks in the kernel said (docs/kernels/fused_moe.md). Printed: errors by shape, |simulated / measured - 1|, and the times.
 """
@@ -22,11 +22,11 @@ from orrery import _core
 
 ROWS = pathlib.Path("topologies/devices/h200-sxm/orrery/fused_moe.csv")
 SHAPE = ("hidden", "ffn", "experts_total", "topk", "activation")
-BEGIN = {  # before any row is seen: orders of magnitude, and of routing what clocks in the kernel said
-    **{"launch": 28e-6, "per_expert": 0.05e-6, "per_token": 0.1e-6, "per_choice": 0.1e-6, "per_round": 1.2e-6, "per_rank": 4e-6},
-    **{"send": 3.5e12, "links": 0.25e12, "begin": 0.2e-6, "step": 0.2e-6, "step_row": 4.3e-9, "write_row": 11.5e-9, "gated": 2.5},
-    **{"hop": 1e-6, "hbm": 4.8e12, "sm": 0.14e12, "x_bytes": 0.6, "l2_bytes": 0.4, "returned": 0.37e12, "sums": 1.5e12},
-    **{"end": 2e-6, "end_of_ranks": 7e-6},
+BEGIN = {  # data sheet where there is one (rates, products of a row at 989 TFLOP/s), clocks in the kernel for routing, round numbers
+    **{"launch": 30e-6, "per_expert": 0.1e-6, "per_token": 0.1e-6, "per_choice": 0.1e-6, "per_round": 1.2e-6, "per_rank": 5e-6},
+    **{"send": 3.5e12, "links": 0.45e12, "begin": 1e-6, "step": 0.5e-6, "step_row": 4.4e-9, "write_row": 10e-9, "gated": 2.0},
+    **{"hop": 1e-6, "hbm": 4.8e12, "sm": 0.1e12, "x_bytes": 1.0, "l2_bytes": 1.0, "returned": 0.45e12, "sums": 4.8e12},
+    **{"end": 2e-6, "end_of_ranks": 5e-6},
 }
 KNOWN = ("per_token", "per_choice", "per_round", "send")
 Row = tuple[tuple[int, ...], dict[str, int], float]

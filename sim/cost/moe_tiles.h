@@ -51,6 +51,7 @@ struct MoeTileTimes {
   Seconds end;
   Seconds end_of_ranks;  // of several, besides
 };
+MoeTileTimes h200_moe_tile_times();
 // On a GPU of that peak (bf16) and memory; everything else as on an H200.
 MoeTileTimes moe_tile_times(FlopsPerSecond peak, BytesPerSecond hbm_bandwidth);
 

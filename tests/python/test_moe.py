@@ -27,6 +27,7 @@ def test_designs_differ_in_syncs_launches_and_memory() -> None:
 def test_one_kernel_stands_beside_the_designs_where_it_takes_the_model(capsys) -> None:
     assert [found.design for found in moe.designs("qwen3-30b-a3b", tokens=64)] == [*moe.DESIGNS, "persistent"]
     assert [found.design for found in moe.designs("qwen3-30b-a3b", tokens=64, weights="fp8")] == list(moe.DESIGNS)
+    assert moe.persistent("qwen3-30b-a3b", tokens=64, expert_load="{zipf: 1.2}") == []  # it has prices of even loads alone
     assert cli.main(["moe", "qwen3-30b-a3b", "--tokens", "4096", "--dp", "2", "--ep", "2", "--machine", "hgx-h200"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["shuffling", "persistent"]
