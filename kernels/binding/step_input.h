@@ -67,6 +67,10 @@ struct Routing {
   // Added to the router's logits, one for each expert, in place of a bias that the model has: what
   // makes random weights choose by a load (kernels/execute/router_bias.h). Empty: none.
   std::vector<float> bias;
+  // Which expert each slot of the ranks holds, in that order, where some have copies or lie in
+  // another order. Of an expert's slots a rank's tokens take one after the other. Empty: experts in
+  // order.
+  std::vector<std::int32_t> expert_of_slot;
 };
 
 // Numbers of a model that its plan does not hold: they change results, not times.

@@ -15,6 +15,7 @@
 #include "kernels/execute/head_exchange.h"
 #include "kernels/execute/pack_columns.h"
 #include "kernels/execute/side_exchange.h"
+#include "kernels/rows/embedding/embedding.h"
 
 namespace orrery {
 namespace {
@@ -124,6 +125,25 @@ Launch bind_gather_rows(const CollectiveContext& context, const char* purpose, c
   };
 }
 
+// Blocks of columns one behind the other, [blocks, rows, block bytes], that a tensor of rows has
+// side by side; the last may be cut.
+struct ColumnBlocks {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t block = 0;    // bytes of a row in a block
+  std::int64_t columns = 0;  // bytes of a row
+};
+void put_side_by_side(const Stream& stream, const ColumnBlocks& blocks) {
+  for (std::int64_t at = 0; at < blocks.columns; at += blocks.block) {
+    ORRERY_CUDA(cudaMemcpy2DAsync(
+        blocks.to + at, static_cast<std::size_t>(blocks.columns), blocks.from + at * blocks.rows,
+        static_cast<std::size_t>(blocks.block),
+        static_cast<std::size_t>(std::min(blocks.block, blocks.columns - at)),
+        static_cast<std::size_t>(blocks.rows), cudaMemcpyDeviceToDevice, stream.get()));
+  }
+}
+
 // Columns: shares arrive one behind the other, [ranks, rows, columns], and are interleaved.
 Launch bind_gather_columns(const CollectiveContext& context, const Operand& share,
                            const Operand& whole) {
@@ -137,16 +157,14 @@ Launch bind_gather_columns(const CollectiveContext& context, const Operand& shar
   }
   std::byte* const scratch = context.resources.scratch(
       "all_gather", static_cast<std::size_t>(share_bytes * communicator.size()));
-  return [=, &communicator, to = bytes_at(whole),
-          call = Gather{share.data, scratch, share_bytes}](const Stream& stream) {
+  const ColumnBlocks blocks{.from = scratch,
+                            .to = bytes_at(whole),
+                            .rows = rows,
+                            .block = columns,
+                            .columns = whole_columns};
+  return [=, &communicator, call = Gather{share.data, scratch, share_bytes}](const Stream& stream) {
     gather(stream, communicator, call);
-    for (std::int64_t at = 0; at < whole_columns; at += columns) {
-      ORRERY_CUDA(cudaMemcpy2DAsync(to + at, static_cast<std::size_t>(whole_columns),
-                                    scratch + at * rows, static_cast<std::size_t>(columns),
-                                    static_cast<std::size_t>(std::min(columns, whole_columns - at)),
-                                    static_cast<std::size_t>(rows), cudaMemcpyDeviceToDevice,
-                                    stream.get()));
-    }
+    put_side_by_side(stream, blocks);
   };
 }
 
@@ -246,6 +264,40 @@ Launch bind_all_gather(const CollectiveContext& context) {
   });
 }
 
+// Of the tokens of a step the rows that are sampled.
+bool gathers_sampled(const CollectiveContext& context) {
+  return std::get<CommOp>(context.op.body).kind == CollectiveKind::kAllGather &&
+         context.reads.size() == 1 && context.writes.size() == 1 &&
+         context.reads[0].tensor->axes.front().name == axis::kTokens &&
+         context.writes[0].tensor->axes.front().name == axis::kSeqs;
+}
+Launch bind_gather_sampled(const CollectiveContext& context) {
+  const Operand& input = only(context, context.reads);
+  const Operand& output = only(context, context.writes);
+  const Communicator& communicator = communicator_of(context);
+  const std::int64_t columns = output.tensor->axes.back().size;
+  const std::int64_t rows = rows_of(*output.tensor) / communicator.size();
+  if (input.tensor->dtype != DType::kBf16 || input.tensor->axes.back().size != columns ||
+      rows * communicator.size() != rows_of(*output.tensor)) {
+    refuse(context, "of sampled rows, expected as many of each rank, whole and in bf16");
+  }
+  Gather call{.share = input.data,
+              .all = output.data,
+              .share_bytes = bytes_in(*output.tensor) / communicator.size()};
+  if (context.tables.samples_all_rows) {
+    return [call, &communicator](const Stream& stream) { gather(stream, communicator, call); };
+  }
+  auto* const picked = reinterpret_cast<bf16*>(context.resources.scratch(
+      "sampled rows of a rank", static_cast<std::size_t>(call.share_bytes)));
+  call.share = picked;
+  return [=, &communicator, ids = context.tables.sampled_rows,
+          from = static_cast<const bf16*>(input.data),
+          tokens = rows_of(*input.tensor)](const Stream& stream) {
+    embedding(stream, ids, from, picked, rows, columns, tokens);
+    gather(stream, communicator, call);
+  };
+}
+
 // Parts of the columns one behind the other, in scratch memory, for NCCL to add up.
 Launch bind_reduce_scatter_columns(const CollectiveContext& context, const Operand& whole,
                                    const Operand& share) {
@@ -325,11 +377,45 @@ Launch bind_equal_all_to_all(const CollectiveContext& context, const Operand& in
   };
 }
 
+// Of rows of all ranks, [ranks * rows, columns], those of one with the columns of all: blocks of
+// columns arrive one behind the other and are put side by side.
+bool brings_columns(const CollectiveContext& context, const Operand& input, const Operand& output) {
+  const auto& from = input.tensor->axes;
+  const auto& to = output.tensor->axes;
+  return from.size() == 2 && to.size() == 2 && from.back().name == to.back().name &&
+         from.back().size < to.back().size &&
+         from.front().size == to.front().size * communicator_of(context).size();
+}
+Launch bind_columns_of_ranks(const CollectiveContext& context, const Operand& input,
+                             const Operand& output) {
+  const Communicator& communicator = communicator_of(context);
+  if (input.scales != nullptr) refuse(context, "of fp8 columns, expected rows");
+  const std::int64_t bytes = bytes_in(*input.tensor);
+  const std::int64_t rows = rows_of(*output.tensor);
+  std::byte* const received =
+      context.resources.scratch("all_to_all of columns", static_cast<std::size_t>(bytes));
+  const ColumnBlocks blocks{.from = received,
+                            .to = bytes_at(output),
+                            .rows = rows,
+                            .block = bytes / rows_of(*input.tensor),
+                            .columns = bytes_in(*output.tensor) / rows};
+  const CollectiveCall call{.kind = CollectiveKind::kAllToAll,
+                            .dtype = DType::kInt8,
+                            .count = bytes,
+                            .input = input.data,
+                            .output = received};
+  return [=, &communicator](const Stream& stream) {
+    nccl_collective(communicator, stream, call);
+    put_side_by_side(stream, blocks);
+  };
+}
+
 Launch bind_all_to_all(const CollectiveContext& context) {
   const bool has_counts = context.reads.size() == 3 && context.writes.size() == 1;
   if (has_counts) return bind_all_to_all_v(context);
   return bind_each(context, [&](const Operand& input, const Operand& output) {
-    return bind_equal_all_to_all(context, input, output);
+    return brings_columns(context, input, output) ? bind_columns_of_ranks(context, input, output)
+                                                  : bind_equal_all_to_all(context, input, output);
   });
 }
 
@@ -354,7 +440,7 @@ Launch bind_collective(const CollectiveContext& context) {
     case CollectiveKind::kAllReduce:
       return bind_all_reduce(context);
     case CollectiveKind::kAllGather:
-      return bind_all_gather(context);
+      return gathers_sampled(context) ? bind_gather_sampled(context) : bind_all_gather(context);
     case CollectiveKind::kReduceScatter:
       return bind_reduce_scatter(context);
     case CollectiveKind::kAllToAll:

@@ -39,7 +39,7 @@ struct CollectiveContext {
 // everything else by NCCL.
 //   all_gather      along the one axis in which what is read and what is written differ; shares
 //                   that are padded (n shares are longer than the whole) are cut. fp8 with its row
-//                   scales.
+//                   scales. Of tokens into sampled rows, those of each rank.
 //   reduce_scatter  of rows, the last share padded, or of columns
 //   send_recv       from the rank on which what is read is present (side_exchange.h)
 //   broadcast       from the first rank on which what is read is present
@@ -47,7 +47,8 @@ struct CollectiveContext {
 //                   [ranks, experts] i32, in the order of the ranks, that a d2h_sync op has
 //                   copied), as many rows from and to each rank as these say, without gaps; or,
 //                   between two sides, rows from the one to the other (side_exchange.h); or
-//                   columns, [rows, columns] into [ranks, rows, columns / ranks]
+//                   columns, [rows, columns] into [ranks, rows, columns / ranks], or back,
+//                   [ranks * rows, columns / ranks] into [rows, columns]
 // reduce_scatter along columns where the share is narrower than the whole. all_gather and
 // reduce_scatter may read counts besides (how many rows matter), all_gather and all_to_all into
 // columns that are split send the rank's own columns of what they read. all_gather and all_to_all

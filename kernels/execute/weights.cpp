@@ -10,6 +10,7 @@
 #include "kernels/execute/weight_value.h"
 #include "kernels/harness/rounding.h"
 #include "kernels/kernel_spec.h"
+#include "sim/plan/liveness.h"
 
 namespace orrery {
 namespace {
@@ -127,20 +128,44 @@ std::vector<AxisRange> joined(const std::vector<AxisRange>& outer,
   return ranges;
 }
 
-// Throws std::invalid_argument where there are more experts than the router knows: copies of some.
-void require_single_experts(const Plan& plan, const Axis& experts) {
+// Throws std::invalid_argument where the slots of experts are not those that `expert_of_slot` is
+// of, or there are more than experts and it says nothing.
+void require_slots(const Plan& plan, const Axis& experts,
+                   std::span<const std::int32_t> expert_of_slot) {
+  const std::int64_t slots = plan.whole_size(experts);
+  if (!expert_of_slot.empty() && std::ssize(expert_of_slot) != slots) {
+    throw std::invalid_argument(std::to_string(slots) + " slots of experts, of which " +
+                                std::to_string(expert_of_slot.size()) + " are said to hold one");
+  }
+  if (!expert_of_slot.empty()) return;
   for (const Tensor& tensor : plan.tensors()) {
     for (const Axis& axis : tensor.axes) {
-      if (axis.name != "router" || axis.size == plan.whole_size(experts)) continue;
+      if (axis.name != "router" || axis.size == slots) continue;
       throw std::invalid_argument(
-          std::to_string(plan.whole_size(experts)) + " experts, of which the router knows " +
-          std::to_string(axis.size) + ": copies of experts cannot be executed");
+          std::to_string(slots) + " slots of experts, of which the router knows " +
+          std::to_string(axis.size) + "; expected to be told which expert each slot holds");
     }
   }
 }
 
+// Slots as what they hold.
+std::vector<AxisRange> experts_in(const std::vector<AxisRange>& slots,
+                                  std::span<const std::int32_t> expert_of_slot) {
+  if (expert_of_slot.empty()) return slots;
+  std::vector<AxisRange> experts;
+  for (const AxisRange& range : slots) {
+    for (std::int64_t i = 0; i < range.count; ++i) {
+      experts.push_back({.local = range.local + i,
+                         .global = expert_of_slot[static_cast<std::size_t>(range.global + i)],
+                         .count = 1});
+    }
+  }
+  return experts;
+}
+
 // Sizes and ranges. A vector is one row.
-void set_ranges(const Plan& plan, const Tensor& tensor, int rank, WeightShard& shard) {
+void set_ranges(const Plan& plan, const Tensor& tensor, int rank,
+                std::span<const std::int32_t> expert_of_slot, WeightShard& shard) {
   const Axis& columns = tensor.axes.back();
   shard.columns = columns.size;
   shard.whole_columns = plan.whole_size(columns);
@@ -149,9 +174,12 @@ void set_ranges(const Plan& plan, const Tensor& tensor, int rank, WeightShard& s
   shard.row_ranges = {{.local = 0, .global = 0, .count = 1}};
   for (std::size_t i = 0; i + 1 < tensor.axes.size(); ++i) {
     const Axis& axis = tensor.axes[i];
-    if (axis.name == axis::kExperts) require_single_experts(plan, axis);
-    shard.row_ranges =
-        joined(shard.row_ranges, plan.ranges_of(axis, rank), axis.size, plan.whole_size(axis));
+    std::vector<AxisRange> ranges = plan.ranges_of(axis, rank);
+    if (axis.name == axis::kExperts) {
+      require_slots(plan, axis, expert_of_slot);
+      ranges = experts_in(ranges, expert_of_slot);
+    }
+    shard.row_ranges = joined(shard.row_ranges, ranges, axis.size, plan.whole_size(axis));
     shard.rows *= axis.size;
     shard.whole_rows *= plan.whole_size(axis);
   }
@@ -176,7 +204,8 @@ std::int64_t first_expert(const Plan& plan, int rank) {
   return 0;
 }
 
-WeightShards weight_shards(const Plan& plan, int rank) {
+WeightShards weight_shards(const Plan& plan, int rank,
+                           std::span<const std::int32_t> expert_of_slot) {
   if (rank < 0 || rank >= plan.num_ranks()) {
     throw std::invalid_argument("rank " + std::to_string(rank) + " of a plan of " +
                                 std::to_string(plan.num_ranks()) + " ranks");
@@ -184,19 +213,21 @@ WeightShards weight_shards(const Plan& plan, int rank) {
   const WeightUses uses(plan, rank);
   const std::vector<std::int64_t> copies = num_copies(plan);
   const std::int64_t layers = longest_run(plan, copies);
+  const std::vector<bool> is_gathered = gathered_weights(plan);
   WeightShards result;
   result.tensor_shard.assign(plan.tensors().size(), -1);
   for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
     const auto id = static_cast<TensorId>(i);
     const Tensor& tensor = plan.tensors()[i];
-    if (tensor.role != TensorRole::kWeight || !plan.contains(tensor.ranks, rank)) continue;
+    const bool is_kept = tensor.role == TensorRole::kWeight && !is_gathered[i];
+    if (!is_kept || !plan.contains(tensor.ranks, rank)) continue;
     WeightShard shard{.name = tensor.name,
                       .first_copy = tensor.first_copy,
                       .num_copies = copies[i],
                       .is_gain = uses.is_gain(id)};
     try {
       if (tensor.axes.empty()) throw std::invalid_argument("no axes, expected one or more");
-      set_ranges(plan, tensor, rank, shard);
+      set_ranges(plan, tensor, rank, expert_of_slot, shard);
     } catch (const std::invalid_argument& error) {
       throw std::invalid_argument("weight \"" + tensor.name + "\": " + error.what());
     }
@@ -208,8 +239,9 @@ WeightShards weight_shards(const Plan& plan, int rank) {
   return result;
 }
 
-std::map<std::string, KeptWeight> kept_weights(const Plan& plan, int rank) {
-  const WeightShards shards = weight_shards(plan, rank);
+std::map<std::string, KeptWeight> kept_weights(const Plan& plan, int rank,
+                                               std::span<const std::int32_t> expert_of_slot) {
+  const WeightShards shards = weight_shards(plan, rank, expert_of_slot);
   std::map<std::string, std::map<std::int64_t, KeptWeight>> by_copy;
   for (std::size_t i = 0; i < shards.tensor_shard.size(); ++i) {
     if (shards.tensor_shard[i] < 0) continue;

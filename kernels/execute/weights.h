@@ -39,13 +39,15 @@ struct WeightShard {
 // tensor_shard[tensor id] is an index or -1. bound = sqrt(3 / columns of the whole), so that a
 // linear layer keeps the variance of its input; 0.1 for gains, 0.005 for what is added to scores of
 // experts to choose among them, 4 sqrt(3) and more for the embedding of a mixture of experts, so
-// that tokens choose different ones. Throws std::invalid_argument for a rank that the plan has not,
-// and, naming the weight, where a split is not known.
+// that tokens choose different ones. Slots of experts hold those of `expert_of_slot`
+// (Routing::expert_of_slot), copies the same values. Throws std::invalid_argument for a rank that
+// the plan has not, and, naming the weight, where a split is not known or slots are not the plan's.
 struct WeightShards {
   std::vector<WeightShard> shards;
   std::vector<std::int32_t> tensor_shard;
 };
-WeightShards weight_shards(const Plan& plan, int rank);
+WeightShards weight_shards(const Plan& plan, int rank,
+                           std::span<const std::int32_t> expert_of_slot = {});
 
 // What a rank keeps, by name: all copies together, whichever tensors of a plan have them (halves
 // that take turns rotate a run of layers, which then has its first copy, those between and its last
@@ -56,7 +58,8 @@ struct KeptWeight {
   WeightShard shard;
   DType dtype = DType::kBf16;
 };
-std::map<std::string, KeptWeight> kept_weights(const Plan& plan, int rank);
+std::map<std::string, KeptWeight> kept_weights(const Plan& plan, int rank,
+                                               std::span<const std::int32_t> expert_of_slot = {});
 
 // Which copy of `kept` is copy `copy` of a plan's tensor, which has `copies`. Throws
 // std::invalid_argument, naming it, where it is none of them.

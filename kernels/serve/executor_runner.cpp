@@ -10,9 +10,9 @@
 
 #include "kernels/cuda/devices.h"
 #include "kernels/dense/gemm/cublas_lt.h"
-#include "kernels/execute/rank_batches.h"
 #include "kernels/execute/rank_error.h"
 #include "sim/parallel/rank_rows.h"
+#include "sim/plan/halves.h"
 
 namespace orrery {
 namespace {
@@ -31,10 +31,6 @@ ExecutorRunnerSetup checked(ExecutorRunnerSetup setup) {
     throw std::invalid_argument("steps of " + std::to_string(setup.mesh.num_micro_batches) +
                                 " micro-batches are not served on GPUs, expected 1");
   }
-  if (setup.mesh.two_batch_overlap) {
-    throw std::invalid_argument(
-        "two_batch_overlap is executed in single steps and not served on GPUs, expected false");
-  }
   if (setup.host_tier && (setup.mesh.dp > 1 || setup.mesh.pp > 1)) {
     throw std::invalid_argument(
         "a tier of host memory behind the KV blocks of dp " + std::to_string(setup.mesh.dp) +
@@ -43,44 +39,39 @@ ExecutorRunnerSetup checked(ExecutorRunnerSetup setup) {
   return setup;
 }
 
-// Of one data-parallel rank, as full as the fullest.
-Batch rank_batch(const StepInput& input, const Mesh& mesh) {
-  return mesh.dp == 1 ? batch_of(input) : fullest_batch(input, mesh.dp);
+DealtInput dealt_input(const ExecutorRunnerSetup& setup, const StepInput& input) {
+  return {input, setup.mesh.dp, setup.mesh.two_batch_overlap};
 }
 
-Plan plan_of(const ExecutorRunnerSetup& setup, const StepInput& input) {
-  const Batch batch = rank_batch(input, setup.mesh);
-  if (setup.mesh.dp == 1) return parallelize(lower(setup.model, batch, setup.lowering), setup.mesh);
-  return step_plan(setup.model, alike_shape(batch, setup.mesh), setup.lowering, setup.mesh);
-}
-
-// Latents are gathered for as many keys as the plan has, which ranks with other contexts differ in.
-void require_no_latents(const ExecutorRunnerSetup& setup, const Plan& plan) {
-  if (setup.mesh.dp == 1) return;
-  for (const Op& op : plan.ops()) {
-    const auto* kernel = std::get_if<KernelOp>(&op.body);
-    if (kernel == nullptr || !kernel->kernel.starts_with("mla_")) continue;
-    throw std::invalid_argument("MLA over dp " + std::to_string(setup.mesh.dp) +
-                                " ranks of a replica is not served on GPUs; expected dp 1 (several "
-                                "replicas do the same)");
+Plan plan_of(const ExecutorRunnerSetup& setup, const DealtInput& dealt) {
+  Mesh mesh = setup.mesh;
+  const Batch batch = dealt.fullest();
+  if (dealt.is_halved()) mesh.num_micro_batches = kNumHalves;
+  if (mesh.dp == 1 && !dealt.is_halved()) {
+    return parallelize(lower(setup.model, batch, setup.lowering), mesh);
   }
+  return step_plan(setup.model, alike_shape(batch, mesh), setup.lowering, mesh);
+}
+Plan plan_of(const ExecutorRunnerSetup& setup, const StepInput& input) {
+  return plan_of(setup, dealt_input(setup, input));
 }
 
-std::int64_t cached_tokens(const StepInput& input) {
+// Of latent attention a plan gathers as many cached tokens for each rank.
+std::int64_t cached_tokens(const Batch& batch) {
   std::int64_t tokens = 0;
-  for (const SequenceTokens& chunk : input.prefill) tokens += chunk.context;
+  for (const PrefillChunk& chunk : batch.prefill) tokens += chunk.context;
   return tokens;
 }
 
 ExecutorSetup with_plans(const ExecutorRunnerSetup& setup, KvHook* kv_hook) {
-  StepInput first;  // a token on each rank
+  StepInput first;  // a token in each part
+  const std::vector<std::int32_t> tokens(setup.mesh.two_batch_overlap ? kNumHalves : 1, 0);
   for (int rank = 0; rank < setup.mesh.dp; ++rank) {
-    first.prefill.push_back({.tokens = {0}, .dp_rank = setup.mesh.dp > 1 ? rank : -1});
+    first.prefill.push_back({.tokens = tokens, .dp_rank = setup.mesh.dp > 1 ? rank : -1});
   }
   ExecutorSetup executor = setup.executor;
   executor.plan = plan_of(setup, first);
   executor.kv_hook = kv_hook;
-  require_no_latents(setup, executor.plan);
   return executor;
 }
 
@@ -115,7 +106,10 @@ ExecutorRunner::ExecutorRunner(ExecutorRunnerSetup setup)
     const cuda::DeviceGuard guard(device);
     prepare_gemms(gemms);
   }
-  const auto run_once = [this](const StepInput& input) { executor_.run(eager(input), input); };
+  const auto run_once = [this](const StepInput& input) {
+    const DealtInput dealt = dealt_input(setup_, input);
+    executor_.run(eager(dealt), dealt.input());
+  };
   run_once(fullest);
   for (std::int64_t tokens = executor.max_tokens; tokens > 0; tokens /= 2) {
     run_once(any_input(tokens, 0));
@@ -162,8 +156,10 @@ StepInput ExecutorRunner::any_input(std::int64_t tokens, std::int64_t decodes,
 
 void ExecutorRunner::capture(std::int64_t rows) {
   const std::int64_t context = std::min(setup_.capture_context, setup_.executor.max_model_len);
-  const StepInput input = any_input(0, rows, context - 1);
-  const Plan plan = plan_of(setup_, input);
+  const StepInput whole = any_input(0, rows, context - 1);
+  const DealtInput dealt = dealt_input(setup_, whole);
+  const StepInput& input = dealt.input();
+  const Plan plan = plan_of(setup_, dealt);
   std::unique_ptr<PreparedStep>& graph = graphs_[rows];
   const std::vector<std::int64_t>& of_one_kernel = setup_.megakernel_rows;
   const bool is_one_kernel = std::ranges::find(of_one_kernel, rows) != of_one_kernel.end();
@@ -172,16 +168,17 @@ void ExecutorRunner::capture(std::int64_t rows) {
   executor_.run(*graph, input);
 }
 
-PreparedStep& ExecutorRunner::eager(const StepInput& input) {
-  const Batch batch = rank_batch(input, setup_.mesh);
+PreparedStep& ExecutorRunner::eager(const DealtInput& dealt) {
+  const Batch batch = dealt.fullest();
   const Rows rows{.prefill = num_tokens(batch) - batch.num_decodes,
                   .sampled = num_sampled(batch),
                   .decodes = batch.num_decodes,
-                  .expanded = setup_.model.kv_lora_rank > 0 ? cached_tokens(input) : 0};
+                  .is_halved = dealt.is_halved(),
+                  .expanded = setup_.model.kv_lora_rank > 0 ? cached_tokens(batch) : 0};
   Prepared& prepared = eager_[rows];
   prepared.last_use = ++num_runs_;
   if (prepared.step) return *prepared.step;
-  prepared.step = executor_.prepare(plan_of(setup_, input), input, LaunchMode::kEager);
+  prepared.step = executor_.prepare(plan_of(setup_, dealt), dealt.input(), LaunchMode::kEager);
   if (eager_.size() > kMostEager) {
     eager_.erase(std::ranges::min_element(eager_, {},
                                           [](const auto& entry) { return entry.second.last_use; }));
@@ -189,15 +186,15 @@ PreparedStep& ExecutorRunner::eager(const StepInput& input) {
   return *prepared.step;
 }
 
-std::vector<std::int32_t> ExecutorRunner::run_timed(PreparedStep& step, const StepInput& input,
+std::vector<std::int32_t> ExecutorRunner::run_timed(PreparedStep& step, const DealtInput& dealt,
                                                     RunTimes times) {
   const Clock::time_point begin = Clock::now();
-  StepOutput output = executor_.run(step, input);
+  StepOutput output = executor_.run(step, dealt.input());
   times.run = since(begin);
   times.duration = output.duration;
   times.device = output.device;
   times.waited = waited();
-  if (setup_.mesh.dp > 1) times.balance = balance(input, setup_.mesh.dp);
+  if (setup_.mesh.dp > 1) times.balance = balance(dealt.whole(), setup_.mesh.dp);
   times_.push_back(times);
   return std::move(output.next_tokens);
 }
@@ -212,17 +209,18 @@ std::vector<std::int32_t> ExecutorRunner::run(const StepInput& input, std::int64
 
 std::vector<std::int32_t> ExecutorRunner::run_step(const StepInput& input,
                                                    std::int64_t graph_rows) {
+  const DealtInput dealt = dealt_input(setup_, input);
   if (graph_rows == 0) {
     const Clock::time_point begin = Clock::now();
-    PreparedStep& step = eager(input);
-    return run_timed(step, input, {.prepare = since(begin)});
+    PreparedStep& step = eager(dealt);
+    return run_timed(step, dealt, {.prepare = since(begin)});
   }
   const auto graph = graphs_.find(graph_rows);
   if (graph == graphs_.end()) {
     throw std::invalid_argument("a graph of " + std::to_string(graph_rows) +
                                 " rows was not captured");
   }
-  return run_timed(*graph->second, input, {.graph_rows = graph_rows});
+  return run_timed(*graph->second, dealt, {.graph_rows = graph_rows});
 }
 
 }  // namespace orrery

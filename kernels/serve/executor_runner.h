@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/execute/executor.h"
+#include "kernels/execute/rank_batches.h"
 #include "kernels/serve/host_tier.h"
 #include "kernels/serve/step_runner.h"
 #include "sim/model/model.h"
@@ -54,8 +55,8 @@ class ExecutorRunner : public StepRunner {
  public:
   // Allocates everything and runs steps of many sizes, the largest first, so that libraries have
   // loaded their kernels. Throws std::invalid_argument for what
-  // cannot be served on GPUs (micro-batches, MLA over several data-parallel ranks, kernels that
-  // cannot be executed), std::runtime_error when a GPU fails.
+  // cannot be served on GPUs (micro-batches of a pipeline, kernels that cannot be executed),
+  // std::runtime_error when a GPU fails.
   explicit ExecutorRunner(ExecutorRunnerSetup setup);
 
   void capture(std::int64_t rows) override;
@@ -69,11 +70,12 @@ class ExecutorRunner : public StepRunner {
   [[nodiscard]] std::span<const RunTimes> times() const { return times_; }
 
  private:
-  // Numbers of rows that a plan is made for, on each data-parallel rank.
+  // Numbers of rows that a plan is made for, on each data-parallel rank, or half of one.
   struct Rows {
     std::int64_t prefill = 0;
     std::int64_t sampled = 0;
     std::int64_t decodes = 0;
+    bool is_halved = false;
     // Cached tokens of prompts, of latents alone: they are expanded by as many rows of the plan.
     std::int64_t expanded = 0;
     auto operator<=>(const Rows&) const = default;
@@ -87,9 +89,9 @@ class ExecutorRunner : public StepRunner {
   [[nodiscard]] StepInput any_input(std::int64_t tokens, std::int64_t decodes,
                                     std::int64_t context = 0) const;
   [[nodiscard]] std::vector<std::int32_t> any_blocks(std::int64_t tokens, std::int64_t index) const;
-  PreparedStep& eager(const StepInput& input);
+  PreparedStep& eager(const DealtInput& dealt);
   std::vector<std::int32_t> run_step(const StepInput& input, std::int64_t graph_rows);
-  std::vector<std::int32_t> run_timed(PreparedStep& step, const StepInput& input, RunTimes times);
+  std::vector<std::int32_t> run_timed(PreparedStep& step, const DealtInput& dealt, RunTimes times);
 
   ExecutorRunnerSetup setup_;
   std::unique_ptr<HostTier> host_tier_;  // null: there is none

@@ -78,6 +78,7 @@ class BufferPlanner {
       : plan_(plan),
         on_rank_(groups_with(plan, rank)),
         lifetimes_(lifetimes(plan, on_rank_)),
+        is_gathered_(gathered_weights(plan)),
         joins_(plan.tensors().size()) {
     result_.offsets.assign(plan.tensors().size(), -1);
     result_.scales.assign(plan.tensors().size(), -1);
@@ -106,7 +107,8 @@ class BufferPlanner {
   }
   [[nodiscard]] bool is_placed(TensorId id) const {
     const TensorRole role = tensor(id).role;
-    return role != TensorRole::kWeight && !is_cache(role) &&
+    const bool is_kept = role == TensorRole::kWeight && !is_gathered_[static_cast<std::size_t>(id)];
+    return !is_kept && !is_cache(role) &&
            on_rank_[static_cast<std::size_t>(tensor(id).ranks)] != 0 &&
            !lifetimes_[static_cast<std::size_t>(id)].is_empty();
   }
@@ -235,6 +237,7 @@ class BufferPlanner {
   const Plan& plan_;
   std::vector<char> on_rank_;
   std::vector<Lifetime> lifetimes_;
+  std::vector<bool> is_gathered_;  // of weights, which then live no longer than what is computed
   Joins joins_;
   std::vector<Piece> pieces_;
   BufferPlan result_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/memory/buffers.h"
+#include "sim/plan/liveness.h"
 #include "sim/plan/sides.h"
 
 namespace orrery {
@@ -38,10 +39,12 @@ Bytes allocated(double bytes) { return Bytes(std::ceil(bytes / kAllocation) * kA
 
 Bytes weights_of(const Plan& plan, int rank) {
   const std::vector<std::int64_t> copies = num_copies(plan);
+  const std::vector<bool> is_gathered = gathered_weights(plan);
   Bytes total;
   for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
     const Tensor& tensor = plan.tensors()[i];
-    if (tensor.role != TensorRole::kWeight || !plan.contains(tensor.ranks, rank)) continue;
+    const bool is_kept = tensor.role == TensorRole::kWeight && !is_gathered[i];
+    if (!is_kept || !plan.contains(tensor.ranks, rank)) continue;
     total += allocated(bytes_of(tensor).value() * static_cast<double>(copies[i]));
   }
   return total;

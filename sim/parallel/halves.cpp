@@ -30,30 +30,40 @@ std::vector<Batch> parts_of(const Batch& batch, int dp) {
   return parts;
 }
 
-void require_like_keys(const std::vector<Batch>& parts) {
-  const auto keys = [](const Batch& part) {
-    std::int64_t sum = 0;
-    for (const PrefillChunk& chunk : part.prefill) sum += chunk.context + chunk.query;
-    return sum;
-  };
-  const auto [least, most] = std::ranges::minmax(parts, {}, keys);
-  if (keys(least) == keys(most)) return;
-  throw std::invalid_argument(
-      "prompts in halves of " + std::to_string(keys(least)) + " to " + std::to_string(keys(most)) +
-      " keys are not executed with latent attention (MLA), whose plan gathers as many for each; "
-      "expected an even number of equal prompts on each rank, or two_batch_overlap false");
+// Both halves of each rank together.
+std::vector<Batch> ranks_of(const std::vector<Batch>& halves) {
+  std::vector<Batch> ranks(halves.size() / kNumHalves);
+  for (std::size_t i = 0; i < halves.size(); ++i) {
+    Batch& rank = ranks[i / kNumHalves];
+    rank.prefill.insert(rank.prefill.end(), halves[i].prefill.begin(), halves[i].prefill.end());
+    rank.num_decodes += halves[i].num_decodes;
+  }
+  return ranks;
 }
 
-StepShape halves_shape(const Batch& batch, const std::vector<Batch>& parts) {
+// What a plan has as many of on each part: new tokens of prompts, and their keys.
+std::int64_t prompt_rows_of(const Batch& part) { return num_tokens(part) - part.num_decodes; }
+std::int64_t prompt_keys_of(const Batch& part) { return num_keys({.prefill = part.prefill}); }
+bool are_alike(const std::vector<Batch>& parts) {
+  return std::ranges::all_of(parts, [&](const Batch& part) {
+    return prompt_rows_of(part) == prompt_rows_of(parts.front()) &&
+           prompt_keys_of(part) == prompt_keys_of(parts.front());
+  });
+}
+
+// As full as the fullest.
+StepShape shape_of(const Batch& batch, const std::vector<Batch>& parts, int num_micro_batches) {
   const std::int64_t ways = std::ssize(parts);
   std::int64_t prompt_rows = 0;
   std::int64_t ending = 0;
   std::int64_t decodes = 0;
+  std::int64_t keys = 0;  // of prompts: new tokens and cached ones
   Batch pieces;
   for (const Batch& part : parts) {
-    prompt_rows = std::max(prompt_rows, num_tokens(part) - part.num_decodes);
+    prompt_rows = std::max(prompt_rows, prompt_rows_of(part));
     ending = std::max(ending, num_sampled(part) - part.num_decodes);
     decodes = std::max(decodes, part.num_decodes);
+    keys = std::max(keys, prompt_keys_of(part));
     pieces.prefill.insert(pieces.prefill.end(), part.prefill.begin(), part.prefill.end());
   }
   StepShape shape = pieces.prefill.empty() ? StepShape{} : step_shape(pieces);
@@ -62,12 +72,14 @@ StepShape halves_shape(const Batch& batch, const std::vector<Batch>& parts) {
   shape.seqs = ways * (ending + decodes);
   shape.num_decodes = shape.decode_rows = ways * decodes;
   shape.decode_context = mean_context(batch);
-  shape.num_micro_batches = kNumHalves;
+  shape.num_micro_batches = num_micro_batches;
   if (pieces.prefill.empty()) return shape;
   const std::int64_t own = ceil_div(shape.prefill_batch, ways);
   shape.prefill_batch = ways * own;
   shape.prefill_query = ceil_div(prompt_rows, own);
   shape.prefill_tokens = ways * prompt_rows;
+  // Latents are gathered for as many keys on each.
+  shape.prefill_cached = ways * (keys - prompt_rows);
   return shape;
 }
 
@@ -76,10 +88,14 @@ StepShape halves_shape(const Batch& batch, const std::vector<Batch>& parts) {
 Plan executed_plan(const ModelConfig& model, const Batch& batch, const LoweringOptions& options,
                    const Mesh& mesh) {
   const bool is_halved = mesh.two_batch_overlap && dealt_shape(batch, mesh).num_micro_batches > 1;
-  if (!is_halved) return parallelize(lower(model, batch, options), mesh);
-  const std::vector<Batch> parts = parts_of(batch, mesh.dp);
-  if (model.kv_lora_rank > 0) require_like_keys(parts);
-  return step_plan(model, halves_shape(batch, parts), options, mesh);
+  const bool is_dealt =
+      is_halved || (mesh.dp > 1 && mesh.num_micro_batches == 1 && mesh.ffn_instances == 0);
+  if (!is_dealt) return parallelize(lower(model, batch, options), mesh);
+  const std::vector<Batch> halves = parts_of(batch, mesh.dp);
+  if (is_halved) return step_plan(model, shape_of(batch, halves, kNumHalves), options, mesh);
+  const std::vector<Batch> ranks = ranks_of(halves);
+  if (are_alike(ranks)) return parallelize(lower(model, batch, options), mesh);
+  return step_plan(model, shape_of(batch, ranks, 1), options, mesh);
 }
 
 }  // namespace orrery

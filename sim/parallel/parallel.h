@@ -145,6 +145,9 @@ struct Mesh {
   // How tokens spread over experts and copies, in the order in which they lie on ranks (designs
   // other than the fused one; sim/parallel/expert_placement.h); empty: evenly.
   ExpertLoad expert_load;
+  // Which expert each slot of the ranks holds, in that order (ExpertPlacement); empty: experts in
+  // order, without copies. Times depend on expert_load alone; GPUs have weights by it.
+  std::vector<std::int64_t> expert_of_slot;
   bool operator==(const Mesh&) const = default;
 };
 [[nodiscard]] int num_ranks(const Mesh& mesh);

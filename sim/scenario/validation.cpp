@@ -93,12 +93,12 @@ void check_executable(const Scenario& scenario) {
           "found FFNs on a machine of their own (ffn), which is simulated and not executed; "
           "expected ffn_instances on the machine of attention");
     }
-    const bool caches_keys = scenario.model_config.kv_lora_rank == 0;
-    const bool is_dealt = scenario.mesh.cp_decodes == CpDecodes::kDealt;
-    if (is_dealt && (!caches_keys || scenario.model_config.num_experts > 0)) {
+    if (!scenario.mesh.expert_of_slot.empty() && scenario.moe.design == MoeDesign::kPersistent) {
       throw std::invalid_argument(
-          "cp_decodes is dealt and the model has latent attention (MLA) or routed experts, which "
-          "is simulated and not executed; expected cp_decodes all, or another model");
+          "experts that have copies or lie in another order are executed with moe design "
+          "shuffling, "
+          "not persistent; expected design shuffling, or moe.experts in_order without "
+          "num_redundant_experts");
     }
     if (scenario.replicas != 1 && !scenario.disaggregation) {
       throw std::invalid_argument("found " + std::to_string(scenario.replicas) +
@@ -115,18 +115,6 @@ void check_executable(const Scenario& scenario) {
     });
   }
   if (!scenario.validation.serve) return;
-  at_key(scenario, "placement", [&] {
-    if (scenario.mesh.two_batch_overlap) {
-      throw std::invalid_argument(
-          "two_batch_overlap is executed in single steps and not served on GPUs: set "
-          "two_batch_overlap=false, or validate.serve=false");
-    }
-    if (scenario.mesh.dp > 1 && scenario.model_config.kv_lora_rank > 0) {
-      throw std::invalid_argument(
-          "data-parallel ranks of a replica with latent attention (MLA) are not served on GPUs: "
-          "set dp=1, or validate.serve=false");
-    }
-  });
   at_key(scenario, "kv_cache", [&] {
     if (const auto refusal = tiers_refusal(scenario.kv_tiers, scenario.mesh)) {
       throw std::invalid_argument(*refusal + ": set validate.serve=false to leave it out");

@@ -136,11 +136,16 @@ StepTimes::View StepTimes::even_view(const Batch& batch) {
 std::vector<StepTimes::View> StepTimes::rank_views(std::span<const Batch> ranks) {
   std::int64_t tokens = 0;
   std::int64_t most_tokens = 0;
+  std::int64_t most_decodes = 0;
+  std::int64_t most_of_prompts = 0;
   std::int64_t most_sequences = 0;
   bool has_prefill = false;
   for (const Batch& batch : ranks) {
     tokens += num_tokens(batch);
+    const std::int64_t decodes = batch.num_decodes * batch.decode_query;
     most_tokens = std::max(most_tokens, num_tokens(batch));
+    most_decodes = std::max(most_decodes, decodes);
+    most_of_prompts = std::max(most_of_prompts, num_tokens(batch) - decodes);
     most_sequences = std::max(most_sequences, num_sequences(batch));
     has_prefill = has_prefill || !batch.prefill.empty();
   }
@@ -148,16 +153,19 @@ std::vector<StepTimes::View> StepTimes::rank_views(std::span<const Batch> ranks)
   const auto size = std::ranges::lower_bound(config_.graph_batch_sizes, most_tokens);
   const bool is_graph = !has_prefill && size != config_.graph_batch_sizes.end();
   const std::int64_t padded = is_graph ? *size : 0;
-  if (is_graph) tokens = padded * config_.mesh.dp;
+  const bool pads = config_.pads_dp_ranks && !is_graph;
+  const std::int64_t least_rows = pads ? most_of_prompts + most_decodes : 0;
+  if (is_graph || pads) tokens = std::max(padded, least_rows) * config_.mesh.dp;
   Launched& way = launched(is_graph, has_prefill, is_graph ? padded : most_tokens);
   std::vector<View> views;
   views.reserve(ranks.size());
   for (const Batch& batch : ranks) {
-    views.push_back({.shape = rank_shape(batch, tokens, padded, most_sequences, config_.mesh),
-                     .way = &way,
-                     .sequences = num_sequences(batch),
-                     .decode_context = std::max(exact_mean_context(batch), 1.0),
-                     .has_prefill = has_prefill});
+    views.push_back(
+        {.shape = rank_shape(batch, tokens, padded, most_sequences, config_.mesh, least_rows),
+         .way = &way,
+         .sequences = num_sequences(batch),
+         .decode_context = std::max(exact_mean_context(batch), 1.0),
+         .has_prefill = has_prefill});
   }
   return views;
 }

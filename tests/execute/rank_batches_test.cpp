@@ -80,12 +80,14 @@ TEST(RankBatches, StepsThatDecodeAloneSampleEveryRow) {
 
 // Three sequences on two ranks, in steps that no dealing in order would make: a prompt of 5 tokens
 // alone, on rank 1; a prompt of 3 on rank 0 beside the decode of rank 1; a prompt of 4 on rank 1
-// beside both decodes; decodes of one and two, padded to three rows on each rank.
+// beside both decodes; decodes of one and two, padded to three rows on each rank; a chunk behind
+// cached tokens, which a prompt of rank 1 has none of.
 std::vector<StepInput> unlike_steps() {
   using testing::TestSequence;
   const TestSequence a(0, 12);
   const TestSequence b(1, 12);
   const TestSequence c(2, 12);
+  const TestSequence d(3, 12);
   const auto on = [](int rank, SequenceTokens tokens) {
     tokens.dp_rank = rank;
     return tokens;
@@ -95,7 +97,8 @@ std::vector<StepInput> unlike_steps() {
       {.prefill = {on(0, b.chunk(0, 3))}, .decodes = {on(1, a.chunk(5, 6))}},
       {.prefill = {on(1, c.chunk(0, 4))}, .decodes = {on(0, b.chunk(3, 4)), on(1, a.chunk(6, 7))}},
       {.decodes = {on(0, b.chunk(4, 5)), on(1, a.chunk(7, 8)), on(1, c.chunk(4, 5))}},
-      {.decodes = {on(1, a.chunk(8, 9))}}};
+      {.decodes = {on(1, a.chunk(8, 9))}},
+      {.prefill = {on(0, b.chunk(5, 8)), on(1, d.chunk(0, 5))}, .decodes = {on(1, c.chunk(5, 6))}}};
 }
 
 StepInput on_one_rank(StepInput input) {
@@ -111,7 +114,7 @@ void expect_logits_of_one_rank(const ModelConfig& model, const LoweringOptions& 
     return reference::Model({.grid = grid,
                              .numbers = {.head_dim = model.rotary_dim(),
                                          .max_positions = 64,
-                                         .routing = {.normalises = model.norm_topk_prob}},
+                                         .routing = testing::routing_of(model)},
                              .num_kv_blocks = testing::kNumBlocks,
                              .block_size = testing::kBlockSize});
   };
@@ -120,8 +123,11 @@ void expect_logits_of_one_rank(const ModelConfig& model, const LoweringOptions& 
   for (const StepInput& input : unlike_steps()) {
     const StepInput alone = on_one_rank(input);
     const auto expected = one.run(lower(model, batch_of(alone), options), alone);
+    const DealtInput dealt(input, mesh.dp, mesh.two_batch_overlap);
+    Mesh parts = mesh;
+    if (dealt.is_halved()) parts.num_micro_batches = kNumHalves;
     const auto found = several.run(
-        step_plan(model, alike_shape(fullest_batch(input, mesh.dp), mesh), options, mesh), input);
+        step_plan(model, alike_shape(dealt.fullest(), parts), options, parts), dealt.input());
     EXPECT_LT(testing::relative_difference(found.logits, expected.logits), 1e-9);
     EXPECT_EQ(found.next_tokens, expected.next_tokens);
   }
@@ -129,6 +135,19 @@ void expect_logits_of_one_rank(const ModelConfig& model, const LoweringOptions& 
 
 TEST(RankBatches, UnlikeBatchesGiveTheLogitsOfOneRank) {
   expect_logits_of_one_rank(testing::tiny_llama(), {}, {.dp = 2});
+}
+
+TEST(RankBatches, SoDoLatentsOfWhichRanksHaveOtherNumbersOfKeys) {
+  const Mesh mesh{.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph};
+  expect_logits_of_one_rank(testing::tiny_deepseek(), {.moe_design = MoeDesign::kShuffling}, mesh);
+}
+
+// Steps of a service, whose sequences say their ranks.
+TEST(RankBatches, HalvesOfEachRankGiveTheLogitsOfOneRank) {
+  Mesh mesh{.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph, .two_batch_overlap = true};
+  expect_logits_of_one_rank(testing::tiny_deepseek(), {.moe_design = MoeDesign::kShuffling}, mesh);
+  mesh.ep = 1;
+  expect_logits_of_one_rank(testing::tiny_llama(), {}, mesh);
 }
 
 TEST(RankBatches, SoDoExpertsThatTheRanksShare) {
@@ -161,6 +180,26 @@ TEST(Halves, CutAChunkWhereHalfOfARanksTokensEnd) {
 TEST(Halves, OfDecodesAreWholeAndTheFirstIsNoSmaller) {
   EXPECT_EQ(halved_decodes(5, 2), (std::vector<int>{0, 0, 1, 2, 3}));
   EXPECT_EQ(halved_decodes(1, 2), std::vector<int>{0});
+}
+
+// A step of which no rank has two sequences, nor a prompt to cut, runs whole.
+TEST(Halves, StayOnTheRankThatASequenceNames) {
+  const StepInput step{
+      .prefill = {{.tokens = {1, 2, 3}, .dp_rank = 1}, {.tokens = {4}, .dp_rank = 0}},
+      .decodes = {{.tokens = {5}, .dp_rank = 1}, {.tokens = {6}, .dp_rank = 1}}};
+  const StepInput halves = in_halves(step, 2);
+  const auto parts_of = [](const std::vector<SequenceTokens>& sequences) {
+    std::vector<int> parts;
+    for (const SequenceTokens& sequence : sequences) parts.push_back(sequence.dp_rank);
+    return parts;
+  };
+  EXPECT_EQ(parts_of(halves.prefill), (std::vector<int>{2, 3, 0}));
+  EXPECT_EQ(parts_of(halves.decodes), (std::vector<int>{2, 3}));
+  EXPECT_TRUE(has_two_halves(step, 2));
+  const StepInput single{.prefill = {{.tokens = {4}, .dp_rank = 0}},
+                         .decodes = {{.tokens = {5}, .dp_rank = 1}}};
+  EXPECT_FALSE(has_two_halves(single, 2));
+  EXPECT_EQ(DealtInput(single, 2, true).fullest(), fullest_batch(single, 2));
 }
 
 TEST(Halves, OfAChunkShareItsBlocksAndSampleOnce) {

@@ -163,13 +163,30 @@ TEST(ReferenceTwoBatch, UnequalHalvesOfRoutedLayersGiveTheLogitsOfOneRank) {
   expect_logits_of_executed(model, {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph});
 }
 
-TEST(ReferenceTwoBatch, LatentAttentionTakesNoPromptsThatAreCut) {
+// Halves of a prompt have other numbers of keys: latents are gathered for as many on each.
+TEST(ReferenceTwoBatch, LatentAttentionTakesPromptsThatAreCut) {
   const Mesh mesh{.tp = 2, .two_batch_overlap = true};
-  const Batch one{.prefill = {{.query = 8}}};
-  EXPECT_THROW(static_cast<void>(executed_plan(tiny_deepseek(), one, {}, mesh)),
-               std::invalid_argument);
-  const Batch two{.prefill = {{.query = 8}, {.query = 8}}};
-  EXPECT_EQ(num_micro_batches(executed_plan(tiny_deepseek(), two, {}, mesh)), 2);
+  Deployment single = deployment_of(tiny_deepseek(), {});
+  const Deployment split = deployment_of(tiny_deepseek(), mesh);
+  const TestSequence sequence{0, 30};
+  const TestSequence other{1, 30};
+  const std::vector<StepInput> steps{
+      {.prefill = {sequence.chunk(0, 7)}},
+      {.prefill = {sequence.chunk(7, 12), other.chunk(0, 3)}},
+      {.prefill = {other.chunk(3, 9)}, .decodes = {sequence.chunk(12, 13)}}};
+  ReferenceRuns expected(single);
+  reference::Model halves({.grid = grid_of(mesh),
+                           .numbers = {.head_dim = split.model.rotary_dim(),
+                                       .max_positions = 64,
+                                       .routing = testing::routing_of(split.model)},
+                           .num_kv_blocks = testing::kNumBlocks,
+                           .block_size = testing::kBlockSize});
+  for (const StepInput& step : steps) {
+    const Plan plan = executed_plan(split.model, batch_of(step), split.options, mesh);
+    ASSERT_EQ(num_micro_batches(plan), 2);
+    const auto found = halves.run(plan, in_halves(step, 1));
+    EXPECT_LT(relative_difference(found.logits, expected.run(step).logits), 1e-9);
+  }
 }
 
 }  // namespace

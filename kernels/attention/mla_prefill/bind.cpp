@@ -56,8 +56,6 @@ Launch bind_mla_prefill(const BindContext& context) {
   require_taken(
       context, dim(dims, "qk_head_dim") == kMlaQkHeadDim && dim(dims, "v_head_dim") == kMlaVHeadDim,
       "qk_head_dim 192 and v_head_dim 128");
-  require_taken(context, !context.tables.prefill.empty(),
-                "new tokens of prefill: mla_form auto, where decodes attend latents");
   const auto [tokens, keys] = sizes_of(context.tables);
   const auto of_rows = [&context](const Operand& tensor, std::int64_t rows) {
     require_rows(context, tensor, rows);

@@ -66,10 +66,39 @@ Ranks scatter(const AxisView& part, const AxisView& whole, const std::vector<dou
   return results;
 }
 
+// Of rows of all ranks, [ranks * rows, columns], those of one with the columns of all: blocks of
+// columns that arrive one behind the other, put side by side.
+bool brings_columns(CollectiveKind kind, const Tensor& input, const Tensor& output,
+                    std::size_t ranks) {
+  return kind == CollectiveKind::kAllToAll && input.axes.size() == 2 && output.axes.size() == 2 &&
+         input.axes.back().name == output.axes.back().name &&
+         input.axes.back().size < output.axes.back().size &&
+         input.axes.front().size == output.axes.front().size * static_cast<std::int64_t>(ranks);
+}
+Ranks side_by_side(const Tensor& input, const Tensor& output, const Ranks& blocks) {
+  const std::int64_t rows = output.axes.front().size;
+  const std::int64_t columns = output.axes.back().size;
+  const std::int64_t of_block = input.axes.back().size;
+  Ranks results;
+  for (const std::vector<double>& own : blocks) {
+    std::vector<double>& result = results.emplace_back(static_cast<std::size_t>(rows * columns));
+    for (std::int64_t first = 0; first < columns; first += of_block) {
+      for (std::int64_t row = 0; row < rows; ++row) {
+        std::copy_n(own.begin() + first * rows + row * of_block,
+                    std::min(of_block, columns - first), result.begin() + row * columns + first);
+      }
+    }
+  }
+  return results;
+}
+
 }  // namespace
 
 Ranks run_collective(const std::string& name, CollectiveKind kind, const Tensor& input,
                      const Tensor& output, const Ranks& inputs) {
+  if (brings_columns(kind, input, output, inputs.size())) {
+    return side_by_side(input, output, collective(kind, inputs));
+  }
   if (kind == CollectiveKind::kAllToAll) return collective(kind, inputs);
   if (kind == CollectiveKind::kAllGather && input.axes.size() + 1 == output.axes.size()) {
     return collective(kind, inputs);

@@ -16,6 +16,7 @@
 #include "kernels/execute/side_rows.h"
 #include "kernels/execute/step_tables.h"
 #include "kernels/execute/weights.h"
+#include "sim/plan/liveness.h"
 #include "sim/plan/sides.h"
 
 namespace orrery::reference {
@@ -115,12 +116,13 @@ class StepRun {
         num_micro_batches_(num_micro_batches(plan)) {
     for (const Op& op : plan.ops()) require_reference(op);
     for (int rank = 0; rank < setup_.grid.size(); ++rank) {
-      shards_.push_back(weight_shards(plan, rank));
+      shards_.push_back(weight_shards(plan, rank, setup_.numbers.routing.expert_of_slot));
       kv_.push_back(kv_layers(plan, rank));
       first_experts_.push_back(first_expert(plan, rank));
       values_.emplace_back(plan.tensors().size());
     }
     copies_ = num_copies(plan);
+    is_gathered_ = gathered_weights(plan);
     zero_inputs();
   }
 
@@ -243,6 +245,14 @@ class StepRun {
     return first_on(plan_, tensor(op.reads.back()).axes.front(), rank);
   }
 
+  // A weight that is not brought together from shards of several ranks.
+  [[nodiscard]] bool is_kept_weight(TensorId id) const {
+    return tensor(id).role == TensorRole::kWeight && !is_gathered_[static_cast<std::size_t>(id)];
+  }
+  const std::vector<double>& operand(const Op& op, TensorId id, int rank, std::int64_t copy) {
+    return is_kept_weight(id) ? weight(id, rank, copy) : values(op, id, rank);
+  }
+
   // Experts of all ranks in their order, where one kernel reaches those of others.
   std::vector<double> weight_of_ranks(const Op& op, TensorId id, std::int64_t copy) {
     std::vector<double> joined;
@@ -285,17 +295,14 @@ class StepRun {
     std::vector<std::vector<double>> of_ranks;
     of_ranks.reserve(op.reads.size());  // reads point into it
     for (const TensorId id : op.reads) {
-      const bool is_weight = tensor(id).role == TensorRole::kWeight;
-      if (is_weight && reaches_other_ranks(op, id)) {
+      if (is_kept_weight(id) && reaches_other_ranks(op, id)) {
         call.reads.push_back(&of_ranks.emplace_back(weight_of_ranks(op, id, copy)));
         continue;
       }
       const bool is_table =
           tensor(id).role == TensorRole::kKvCache ||
           (tensor(id).role == TensorRole::kInput && tensor(id).dtype == DType::kInt32);
-      call.reads.push_back(is_table    ? nullptr
-                           : is_weight ? &weight(id, rank, copy)
-                                       : &values(op, id, rank));
+      call.reads.push_back(is_table ? nullptr : &operand(op, id, rank, copy));
     }
     for (const TensorId id : op.writes) {
       call.written.push_back(
@@ -469,6 +476,22 @@ class StepRun {
     }
   }
 
+  // Of the tokens of a step the rows that are sampled, from all ranks.
+  [[nodiscard]] bool gathers_sampled(const Op& op) const {
+    return std::get<CommOp>(op.body).kind == CollectiveKind::kAllGather &&
+           tensor(op.reads.front()).axes.front().name == axis::kTokens &&
+           tensor(op.writes.front()).axes.front().name == axis::kSeqs;
+  }
+  Values sampled(const Op& op, TensorId id, int rank) {
+    const Values& rows = values(op, id, rank);
+    const std::int64_t columns = tensor(id).axes.back().size;
+    Values picked;
+    for (const std::int64_t row : rows_[slot(rank, micro_batch_of(op))].sampled) {
+      picked.insert(picked.end(), rows.begin() + row * columns, rows.begin() + (row + 1) * columns);
+    }
+    return picked;
+  }
+
   void run_comm(const Op& op, const CommOp& comm, std::int64_t copy) {
     if (setup_.grid.cp > 1 && run_context_comm(op, comm, copy)) return;
     if (const auto sides = sides_of(plan_, op)) return run_exchange(op, *sides);
@@ -483,7 +506,9 @@ class StepRun {
     }
     const auto of_ranks = [&](TensorId id) {
       std::vector<std::vector<double>> all;
-      for (const int rank : ranks) all.push_back(values(op, id, rank));
+      for (const int rank : ranks) {
+        all.push_back(gathers_sampled(op) ? sampled(op, id, rank) : operand(op, id, rank, copy));
+      }
       return all;
     };
     // all_gather and all_to_all of which the output's columns are split and the input's not send
@@ -510,6 +535,9 @@ class StepRun {
     // Counts behind the one tensor say how many rows matter: all are moved.
     for (std::size_t i = 0; i < op.writes.size(); ++i) {
       Tensor input = tensor(op.reads.at(i));
+      if (gathers_sampled(op)) {
+        input.axes.front().size = tensor(op.writes[i]).axes.front().size / std::ssize(ranks);
+      }
       const auto inputs = sent(op.reads[i], op.writes[i]);
       if (sends_slice(plan_, comm.kind, input, tensor(op.writes[i]))) {
         input.axes.back() = tensor(op.writes[i]).axes.back();
@@ -536,6 +564,7 @@ class StepRun {
   std::vector<PartRows> parts_of_context_;                // likewise, of a mesh with cp
   std::vector<PartRows> gathered_decodes_;                // likewise
   std::vector<std::int64_t> copies_;
+  std::vector<bool> is_gathered_;  // by tensor, of weights
   StepResult result_;
 };
 
