@@ -59,7 +59,7 @@ extern "C" int orrery_index_shuffling(void* stream, const void* scores, void* co
   return guarded(stream, [&](const cuda::Stream& on) {
     const IndexShufflingShape shape{
         .tokens = tokens, .experts_total = experts, .topk = topk, .experts = experts};
-    index_shuffling(on, floats(scores), nullptr,
+    index_shuffling(on, floats(scores), nullptr, {},
                     {.counts = ids(counts),
                      .num_rows = ids(num_rows),
                      .row_token = ids(row_token),

@@ -59,7 +59,7 @@ std::vector<ExpertCounts> RankStep::take_counts() {
         {.op = printed_name(op),
          .copy = tasks_[i].copy,
          .rank = rank_.rank(),
-         .first_expert = first_expert_of(std::get<KernelOp>(op.body), rank_.first_expert()),
+         .first_expert = first_expert_of(plan_, op, rank_.first_expert()),
          .rows = {counts.get(), counts.get() + counts.size()}});
   }
   expert_counts_.clear();

@@ -88,7 +88,8 @@ bool RankDevice::reach(const ExecutorSetup& setup, const std::string& op, const 
 }
 
 void RankDevice::allocate_weights(const ExecutorSetup& setup) {
-  for (const auto& [name, kept] : kept_weights(setup.plan, rank_)) {
+  for (const auto& [name, kept] :
+       kept_weights(setup.plan, rank_, setup.numbers.routing.expert_of_slot)) {
     weights_.emplace(name, filled_weight(kept, setup.seed));
   }
   stream(0).synchronize();

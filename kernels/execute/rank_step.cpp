@@ -58,10 +58,18 @@ bool leaves_counts(const Plan& plan, const Op& before, const Op& op, const Opera
 
 }  // namespace
 
-std::int64_t first_expert_of(const KernelOp& kernel, std::int64_t first_of_rank) {
+std::int64_t first_expert_of(const Plan& plan, const Op& op, std::int64_t first_of_rank) {
+  const auto& kernel = std::get<KernelOp>(op.body);
   if (kernel.kernel != "index_shuffling") return first_of_rank;
-  const std::int64_t experts = dim(kernel.dims, "experts");
-  return first_of_rank / experts * experts;
+  const OperandSlots slots = operand_slots(plan, op);
+  const KernelSpec& spec = kernel_spec(kernel.kernel);
+  for (std::size_t i = 0; i < op.writes.size(); ++i) {
+    if (spec.slots[slots.writes[i]].name != "counts") continue;
+    const auto id = static_cast<std::size_t>(op.writes[i].tensor);
+    const std::int64_t sorted = num_elements(plan.tensors()[id]);
+    return first_of_rank / sorted * sorted;
+  }
+  return first_of_rank;
 }
 
 RankStep::RankStep(const Plan& plan, LaunchMode mode, const ExecutorSetup& setup, RankDevice& rank,
@@ -208,7 +216,6 @@ void RankStep::find_parts() {
     }
     part.own_seqs = part.rows.seqs;
     if (const std::int64_t own = part.share.decodes.room; own > 0) {
-      require_keys_alone();
       part.rows.seqs += part.rows.decodes - own;
     }
     for (const Op& op : plan_.ops()) {
@@ -229,19 +236,6 @@ void RankStep::find_parts() {
     parts_.push_back(std::move(part));
   }
   static_cast<void>(rank_.results(results));
-}
-
-// Of decodes that are dealt out.
-void RankStep::require_keys_alone() const {
-  for (const Op& op : plan_.ops()) {
-    const auto* kernel = std::get_if<KernelOp>(&op.body);
-    if (kernel == nullptr) continue;
-    if (kernel->kernel != "mla_decode" && routed_role(*kernel) == RoutedRole::kNone) continue;
-    throw std::invalid_argument("\"" + op.name +
-                                "\" is of latent attention or routed experts, beside which decodes "
-                                "are not dealt out to context-parallel ranks; expected cp_decodes "
-                                "all");
-  }
 }
 
 void RankStep::find_events() {
@@ -404,7 +398,10 @@ Operand RankStep::operand(TensorId id, std::int32_t copy) const {
   const auto i = static_cast<std::size_t>(id);
   const Tensor& tensor = plan_.tensors()[i];
   if (!plan_.contains(tensor.ranks, rank_.rank())) return {.tensor = &tensor};
-  if (tensor.role == TensorRole::kWeight) return rank_.weight(tensor, copies_[i], copy);
+  const bool is_gathered = buffers_.offsets[i] >= 0;  // from shards of several ranks
+  if (tensor.role == TensorRole::kWeight && !is_gathered) {
+    return rank_.weight(tensor, copies_[i], copy);
+  }
   if (const auto input = inputs_.find(id); input != inputs_.end()) {
     return {.data = input->second.get(), .tensor = &tensor};
   }
@@ -529,7 +526,7 @@ Launch RankStep::bind_kernel(const Task& task, std::span<const Operand> reads,
        .kv_layer = kv_layer(task),
        .rank_of_keys = part.share.is_ring ? rank_of_keys(plan_, setup_.grid, rank_.rank(), op) : -1,
        .resources = rank_.resources(op.stream),
-       .first_expert = first_expert_of(kernel, rank_.first_expert()),
+       .first_expert = first_expert_of(plan_, op, rank_.first_expert()),
        .ranked_moe = communicators_.ranked_moe(plan_, op, rank_.rank()),
        .counts_are_there = counts_are_there_[current_]});
 }

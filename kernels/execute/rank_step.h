@@ -38,7 +38,7 @@ namespace orrery {
 // First expert that this op refers to, on a rank whose own begin with `first_of_rank`.
 // `index_shuffling` may sort an aligned block of experts larger than the rank's own; then the first
 // of that block.
-std::int64_t first_expert_of(const KernelOp& kernel, std::int64_t first_of_rank);
+std::int64_t first_expert_of(const Plan& plan, const Op& op, std::int64_t first_of_rank);
 
 class RankStep {
  public:
@@ -140,7 +140,6 @@ class RankStep {
   };
 
   void find_parts();
-  void require_keys_alone() const;
   void find_events();
   void find_slots();
   void find_inputs();

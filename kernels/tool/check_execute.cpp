@@ -398,6 +398,8 @@ CheckCount check_execute() {
       {.tp = 2, .o_proj = OProjection::kReplicated},
       {.tp = 2, .lm_head = LmHead::kReplicated},
       {.tp = 2, .split_all_reduce = true},
+      {.dp = 2, .o_proj = OProjection::kSharded},
+      {.dp = 2, .lm_head = LmHead::kJoined},
       {.pp = 2, .num_micro_batches = 2},
       {.ffn_instances = 1},
       {.num_micro_batches = 2, .ffn_instances = 1},

@@ -124,6 +124,9 @@ std::string describe(const Mesh& mesh) {
   }
   if (mesh.two_batch_overlap) text += " in halves";
   if (mesh.sp) text += " sp";
+  if (!mesh.expert_of_slot.empty()) {
+    text += " copies of " + std::to_string(mesh.num_redundant_experts) + " experts";
+  }
   text += describe_choices(mesh);
   return text;
 }
@@ -147,11 +150,13 @@ CheckedDeployment deployment_of(const MoeStep& step) {
   options.fuse_scatter_add = step.fuses_scatter;
   const Mesh mesh = step.mesh;
   const bool has_unlike_ranks = step.has_unlike_ranks;
+  Routing routing = routing_of(model);
+  routing.expert_of_slot.assign(mesh.expert_of_slot.begin(), mesh.expert_of_slot.end());
   return {.name = describe(step),
           .grid = grid_of(mesh),
           .numbers = {.head_dim = model.rotary_dim(),
                       .max_positions = 512,
-                      .routing = routing_of(model)},
+                      .routing = std::move(routing)},
           .vocab = model.vocab_size,
           .lower = [=](const StepInput& input, std::int64_t num_decodes) {
             StepPlans plans{.whole = lower(model, batch_of(input, num_decodes), options)};
@@ -333,6 +338,14 @@ void check_two_gpus(StepCheck& check) {
                        .mesh = {.dp = 2, .ep = 2},
                        .has_unlike_ranks = has_unlike_ranks});
   }
+  for (Mesh mesh : meshes_of_two()) {
+    if (mesh.ep == 1) continue;
+    mesh.num_redundant_experts = 2;
+    mesh.expert_of_slot = {15, 3, 9, 0, 1, 2, 5, 4, 9, 6, 7, 8, 10, 3, 11, 12, 13, 14};
+    for (const SmallMoe kind : {SmallMoe::kQwen3, SmallMoe::kDeepseek}) {
+      check.check_steps({.kind = kind, .mesh = mesh});
+    }
+  }
   const SharedExpert whole = SharedExpert::kReplicated;
   const MoeGather routed = MoeGather::kRouted;
   for (const Mesh& mesh : {Mesh{.tp = 2, .shared_expert = whole},
@@ -373,6 +386,20 @@ CheckCount check_mla() {
     for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.cp = 2}}) {
       check.check_wrong_collectives({.kind = kind, .mesh = mesh});
     }
+    // Attention of data-parallel ranks, and one page table in place of theirs.
+    const Mesh apart{.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph};
+    check.check_steps({.kind = kind, .mesh = apart, .has_unlike_ranks = true});
+    const Mesh dealt{.cp = 2,
+                     .ep = 2,
+                     .cp_weights = CpWeights::kReplicated,
+                     .cp_decodes = CpDecodes::kDealt,
+                     .expert_comm = ExpertComm::kGraph};
+    check.check_steps({.kind = kind, .mesh = dealt});
+    check.check_graph({.kind = kind, .mesh = dealt});
+    Mesh sharded = apart;
+    sharded.o_proj = OProjection::kSharded;
+    sharded.lm_head = LmHead::kJoined;
+    check.check_steps({.kind = kind, .mesh = sharded, .has_unlike_ranks = true});
   }
   const AttentionGather projected = AttentionGather::kProjected;
   check.check_steps({.kind = SmallMoe::kDeepseekV3,

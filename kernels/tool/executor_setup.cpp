@@ -53,15 +53,6 @@ Deployment read_deployment(const std::filesystem::path& file) {
 }
 
 RankGrid rank_grid(const Mesh& mesh) {
-  if (mesh.o_proj == OProjection::kSharded) {
-    throw std::invalid_argument(
-        "an output projection that is sharded over dp is not executed; expected o_proj split or "
-        "replicated");
-  }
-  if (mesh.lm_head == LmHead::kJoined) {
-    throw std::invalid_argument(
-        "an LM head that is joined over dp is not executed; expected lm_head split or replicated");
-  }
   check_sides(mesh);
   return grid_of(mesh);
 }
@@ -81,6 +72,8 @@ ModelNumbers model_numbers(const Deployment& deployment, std::int64_t max_positi
                        .head_dim = model.rotary_dim(),
                        .max_positions = max_positions,
                        .routing = routing_of(model)};
+  const std::vector<std::int64_t>& slots = deployment.mesh.expert_of_slot;
+  numbers.routing.expert_of_slot.assign(slots.begin(), slots.end());
   numbers.routing.bias = router_bias(deployment.lowering.expert_load, router_of(model));
   return numbers;
 }

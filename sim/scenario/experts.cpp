@@ -92,8 +92,8 @@ void check_changes(const Reader& root, const Scenario& scenario) {
 // Which slots the ranks of each mesh hold.
 void place_experts(Scenario& scenario) {
   const auto place = [&](Mesh& mesh, const MachineSetting& setting) {
-    mesh.expert_load = slot_load(scenario.expert_shares, scenario.moe, scenario.model_config, mesh,
-                                 setting.machine_spec.gpus_per_node);
+    place_experts(scenario.expert_shares, scenario.moe, scenario.model_config,
+                  setting.machine_spec.gpus_per_node, mesh);
   };
   place(scenario.mesh, ffn_setting(scenario));
   if (scenario.disaggregation) {

@@ -199,13 +199,16 @@ ExpertPlacement rebalanced(std::span<const double> choices, const MoeSpec& spec,
                        : balance_experts(choices, mesh.num_redundant_experts, mesh.ep);
 }
 
-ExpertLoad slot_load(const ExpertLoad& load, const MoeSpec& spec, const ModelConfig& model,
-                     const Mesh& mesh, int gpus_per_node) {
+void place_experts(const ExpertLoad& load, const MoeSpec& spec, const ModelConfig& model,
+                   int gpus_per_node, Mesh& mesh) {
+  mesh.expert_load = load;
+  mesh.expert_of_slot.clear();
   if (mesh.num_redundant_experts == 0 && (mesh.ep == 1 || spec.experts == ExpertOrder::kInOrder)) {
-    return load;
+    return;
   }
-  return placed_load(first_placement(load, spec, model, mesh, gpus_per_node), load,
-                     model.num_experts, model.num_experts_per_tok);
+  ExpertPlacement placement = first_placement(load, spec, model, mesh, gpus_per_node);
+  mesh.expert_load = placed_load(placement, load, model.num_experts, model.num_experts_per_tok);
+  mesh.expert_of_slot = std::move(placement.expert_of_slot);
 }
 
 std::string_view to_text(ExpertSkew skew) {

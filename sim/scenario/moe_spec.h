@@ -69,11 +69,11 @@ struct ExpertLoadSpec {
 ExpertLoadSpec read_expert_load(const Reader& reader, std::string_view key);
 std::string to_yaml(const ExpertLoadSpec& spec);
 
-// The load of the slots in which `mesh` holds the model's experts and their copies, for
-// Mesh::expert_load; nodes hold `gpus_per_node` ranks. Throws std::invalid_argument when experts
-// cannot be placed so (nodes that do not divide groups of experts, ...).
-ExpertLoad slot_load(const ExpertLoad& load, const MoeSpec& spec, const ModelConfig& model,
-                     const Mesh& mesh, int gpus_per_node);
+// Sets which experts and copies the slots of `mesh` hold (Mesh::expert_of_slot), and their load;
+// nodes hold `gpus_per_node` ranks. Throws std::invalid_argument when experts cannot be placed so
+// (nodes that do not divide groups of experts, ...).
+void place_experts(const ExpertLoad& load, const MoeSpec& spec, const ModelConfig& model,
+                   int gpus_per_node, Mesh& mesh);
 // Where `mesh` holds them at the start. Throws likewise.
 ExpertPlacement first_placement(const ExpertLoad& load, const MoeSpec& spec,
                                 const ModelConfig& model, const Mesh& mesh, int gpus_per_node);

@@ -168,6 +168,7 @@ struct FieldSpec {
   std::string name;
   std::function<std::string(const Deployment&)> write;
   std::function<void(std::string_view, Deployment&)> read;
+  bool is_optional = false;  // not written where it is "-"
 };
 
 // `get` gives the field of a deployment, const or not.
@@ -293,6 +294,8 @@ std::vector<FieldSpec> make_field_specs() {
   };
   add_fields("mesh", mesh_fields(), &Deployment::mesh, specs);
   specs.push_back(shares("mesh expert_load", ORRERY_FIELD(mesh.expert_load.shares)));
+  specs.push_back(size_list("mesh expert_of_slot", ORRERY_FIELD(mesh.expert_of_slot)));
+  specs.back().is_optional = true;
   add_fields("engine", engine_fields(), &Deployment::engine, specs);
   specs.push_back(size_list("graph_batch_sizes", ORRERY_FIELD(graph_batch_sizes)));
   specs.push_back(size_list("megakernel_batch_sizes", ORRERY_FIELD(megakernel_batch_sizes)));
@@ -335,7 +338,9 @@ std::string read_line(std::string_view line, Deployment& deployment) {
 std::string to_text(const Deployment& deployment) {
   std::string text;
   for (const FieldSpec& spec : field_specs()) {
-    text.append(spec.name).append(" ").append(spec.write(deployment)).append("\n");
+    const std::string value = spec.write(deployment);
+    if (spec.is_optional && value == "-") continue;
+    text.append(spec.name).append(" ").append(value).append("\n");
   }
   for (const auto& [key, value] : deployment.config) {
     text += "config " + text_of(key) + " " + config_text(value) + "\n";
@@ -361,7 +366,7 @@ Deployment parse_deployment(std::string_view text) {
     }
   }
   for (const FieldSpec& spec : field_specs()) {
-    if (!seen.contains(spec.name)) {
+    if (!spec.is_optional && !seen.contains(spec.name)) {
       throw std::invalid_argument("field \"" + spec.name + "\" is missing");
     }
   }

@@ -109,14 +109,16 @@ class ReferenceRuns {
     const Plan whole = lower(deployment_.model, batch, deployment_.options);
     const Plan split = parallelize(whole, deployment_.mesh);
     if (!model_) {
-      model_.emplace(reference::ModelSetup{
-          .grid = grid_of(deployment_.mesh),
-          .numbers = {.head_dim = deployment_.model.rotary_dim(),
-                      .max_positions = 64,
-                      .routing = routing_of(deployment_.model, deployment_.router_bias)},
-          .num_kv_blocks = kNumBlocks,
-          .block_size = kBlockSize,
-          .rounding = deployment_.rounding});
+      Routing routing = routing_of(deployment_.model, deployment_.router_bias);
+      const std::vector<std::int64_t>& slots = deployment_.mesh.expert_of_slot;
+      routing.expert_of_slot.assign(slots.begin(), slots.end());
+      model_.emplace(reference::ModelSetup{.grid = grid_of(deployment_.mesh),
+                                           .numbers = {.head_dim = deployment_.model.rotary_dim(),
+                                                       .max_positions = 64,
+                                                       .routing = std::move(routing)},
+                                           .num_kv_blocks = kNumBlocks,
+                                           .block_size = kBlockSize,
+                                           .rounding = deployment_.rounding});
     }
     return model_->run(change_ ? change_(split) : split, input);
   }

@@ -141,6 +141,60 @@ TEST(ReferencePlacement, AReplicatedLmHeadGivesTheLogitsOfOneRank) {
                        {.tp = 4, .sp = true, .lm_head = LmHead::kReplicated}});
 }
 
+// Copies of experts 5 and 2, and experts in another order.
+TEST(ReferencePlacement, CopiesOfExpertsGiveTheLogitsOfOneRank) {
+  const std::vector<std::int64_t> slots{3, 5, 7, 0, 2, 1, 5, 4, 6, 2};
+  std::vector<Mesh> meshes;
+  for (const ExpertComm comm : {ExpertComm::kGraph, ExpertComm::kEager, ExpertComm::kTokens}) {
+    meshes.push_back({.dp = 2, .ep = 2, .expert_comm = comm});
+    meshes.push_back({.dp = 2, .tp = 2, .ep = 2, .expert_comm = comm});
+  }
+  meshes.push_back({.tp = 2, .ep = 2});
+  for (Mesh& mesh : meshes) {
+    mesh.num_redundant_experts = 2;
+    mesh.expert_of_slot = slots;
+  }
+  meshes.push_back({.tp = 2, .ep = 2, .expert_of_slot = {7, 6, 5, 4, 3, 2, 1, 0}});
+  ModelConfig model = tiny_deepseek();
+  const std::vector<StepInput> steps{short_steps()[0], short_steps()[1]};
+  for (const Mesh& mesh : meshes) {
+    check_mesh(model, mesh);
+    ReferenceRuns copies(deployment_of(model, mesh));
+    ReferenceRuns single(deployment_of(model, {}));
+    for (const StepInput& step : steps) {
+      EXPECT_LT(relative_difference(copies.run(step).logits, single.run(step).logits), 1e-9)
+          << "dp " << mesh.dp << " tp " << mesh.tp << " "
+          << kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)];
+    }
+  }
+}
+
+// Weights that ranks bring together layer by layer.
+TEST(ReferencePlacement, AShardedOutputProjectionGivesTheLogitsOfOneRank) {
+  const OProjection sharded = OProjection::kSharded;
+  const std::vector<Mesh> meshes{{.dp = 2, .o_proj = sharded},
+                                 {.dp = 2, .tp = 2, .o_proj = sharded},
+                                 {.dp = 2, .tp = 2, .pp = 2, .o_proj = sharded}};
+  expect_equal_logits(testing::tiny_llama(), meshes);
+  const ExpertComm graph = ExpertComm::kGraph;
+  expect_equal_logits(tiny_deepseek(),
+                      {{.dp = 2, .ep = 2, .expert_comm = graph, .o_proj = sharded},
+                       {.dp = 2, .tp = 2, .ep = 4, .expert_comm = graph, .o_proj = sharded}});
+}
+
+// A vocabulary that divides over the ranks, and one that does not.
+TEST(ReferencePlacement, AJoinedLmHeadGivesTheLogitsOfOneRank) {
+  const LmHead joined = LmHead::kJoined;
+  ModelConfig model = testing::tiny_llama();
+  model.tie_word_embeddings = false;
+  const std::vector<Mesh> meshes{{.dp = 2, .lm_head = joined},
+                                 {.dp = 2, .tp = 2, .lm_head = joined},
+                                 {.dp = 2, .pp = 2, .lm_head = joined}};
+  expect_equal_logits(model, meshes);
+  model.vocab_size += 1;
+  expect_equal_logits(model, {meshes.front()});
+}
+
 TEST(ReferencePlacement, ASplitAllReduceGivesTheLogitsOfOneRank) {
   const std::vector<Mesh> meshes{{.tp = 2, .split_all_reduce = true},
                                  {.dp = 2, .tp = 2, .split_all_reduce = true},

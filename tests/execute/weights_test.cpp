@@ -15,6 +15,7 @@
 #include "kernels/execute/weight_value.h"
 #include "kernels/experts/index_shuffling/reference.h"
 #include "sim/parallel/parallel.h"
+#include "tests/execute/deployment.h"
 #include "tests/model/small_models.h"
 
 namespace orrery {
@@ -171,6 +172,29 @@ TEST(WeightShards, LatentAttentionOverStagesIsTheWholeToo) {
     EXPECT_TRUE(std::ranges::all_of(weight.found, [](int found) { return found == 1; }))
         << key.name;
   }
+}
+
+TEST(WeightShards, SlotsHoldTheExpertsThatTheyAreSaidTo) {
+  const ModelConfig model = testing::tiny_deepseek();
+  const Batch batch{.num_decodes = 4, .decode_context = 40};
+  LoweringOptions options;
+  options.moe_design = MoeDesign::kShuffling;
+  const Plan single = lower(model, batch, options);
+  const Plan plan = parallelize(single, {.tp = 2, .ep = 2, .num_redundant_experts = 2});
+  const std::vector<std::int32_t> slots{3, 5, 7, 0, 2, 1, 5, 4, 6, 2};
+  const auto first_rows = [&](int rank) {
+    std::vector<std::int64_t> rows;
+    for (const WeightShard& shard : weight_shards(plan, rank, slots).shards) {
+      if (shard.name.find("experts") == std::string::npos || !rows.empty()) continue;
+      if (shard.row_ranges.size() != 5) continue;
+      for (const AxisRange& range : shard.row_ranges) rows.push_back(range.global / range.count);
+    }
+    return rows;
+  };
+  EXPECT_EQ(first_rows(0), (std::vector<std::int64_t>{3, 5, 7, 0, 2}));
+  EXPECT_EQ(first_rows(1), (std::vector<std::int64_t>{1, 5, 4, 6, 2}));
+  EXPECT_THROW((void)weight_shards(plan, 0), std::invalid_argument);
+  EXPECT_THROW((void)weight_shards(plan, 0, std::span(slots).first(9)), std::invalid_argument);
 }
 
 // Gate and up are halves of one weight, and each rank has a part of both; qkv has three parts.

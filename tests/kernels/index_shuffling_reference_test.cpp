@@ -33,6 +33,20 @@ TEST(IndexShufflingReference, RowsAreSortedByExpertThenToken) {
   EXPECT_EQ(out.token_rows, (Ids{4, 0, 1, 2, 5, 3}));
 }
 
+// Expert 1 has slots 0 and 3: tokens take one after the other.
+TEST(IndexShufflingReference, CopiesOfAnExpertTakeTokensInTurn) {
+  const std::vector<std::int32_t> slots{1, 2, 0, 1};
+  const std::vector<double> scores{0, 1, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0};
+  const IndexShufflingShape shape{
+      .tokens = 4, .experts_total = 3, .topk = 1, .slots = 4, .experts = 4};
+  const auto out = index_shuffling(scores, {}, shape, slots);
+  EXPECT_EQ(out.chosen, (Ids{0, 3, 0, 2}));
+  EXPECT_EQ(out.counts, (Ids{2, 0, 1, 1}));
+  EXPECT_EQ(out.row_token, (Ids{0, 2, 3, 1}));
+  EXPECT_THROW(expert_slots(slots, 4), std::invalid_argument);  // expert 3 is nowhere
+  EXPECT_THROW(expert_slots(slots, 2), std::invalid_argument);  // a slot holds expert 2
+}
+
 TEST(IndexShufflingReference, EachRowBelongsToTheChoiceThatNamesIt) {
   constexpr unsigned kSeed = 7;
   SCOPED_TRACE(kSeed);

@@ -218,13 +218,13 @@ def _steps(directory: pathlib.Path) -> Iterator[Step]:
 
 
 def _expert_shares(deployment: pathlib.Path) -> list[float]:
-    """Of its line `lowering expert_load`, which has none where all experts are alike."""
-    key = "lowering expert_load "
+    """Of its line `mesh expert_load`, of the slots that hold experts, else of `lowering expert_load`; none where all are alike."""
+    shares: dict[str, list[float]] = {}
     for line in typed_csv.read_text(deployment).splitlines():
-        words = line.removeprefix(key)
-        if words != line and words != "-":
-            return [float(word) for word in words.split(",")]
-    return []
+        key, _, words = line.rpartition(" ")
+        if key.endswith(" expert_load") and words != "-":
+            shares[key] = [float(word) for word in words.split(",")]
+    return shares.get("mesh expert_load") or shares.get("lowering expert_load", [])
 
 
 def _num_ffn_ranks(deployment: pathlib.Path) -> int:

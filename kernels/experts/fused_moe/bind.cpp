@@ -15,6 +15,8 @@ Launch bind_fused_moe(const BindContext& context) {
                                   .y = typed<bf16>(result(context, "y")),
                                   .scores = typed<float>(result(context, "scores")),
                                   .faults = typed<std::int32_t>(result(context, "faults"))};
+  require_taken(context, context.numbers.routing.expert_of_slot.empty(),
+                "experts in order, without copies; moe design shuffling takes others");
   const RankedMoe& layer = context.ranked_moe;
   if (layer.plan == nullptr) refuse(context, "has no memory to work in");
   const std::int64_t tokens = dim(context.op.dims, "tokens");

@@ -67,6 +67,20 @@ IndexShufflingTile with_blocks(const IndexShufflingShape& shape, IndexShufflingT
 
 }  // namespace
 
+ExpertSlots expert_slots(std::span<const std::int32_t> expert_of_slot, std::int64_t num_experts) {
+  ExpertSlots result{.first = {0}};
+  for (std::int64_t expert = 0; expert < num_experts; ++expert) {
+    for (std::size_t slot = 0; slot < expert_of_slot.size(); ++slot) {
+      if (expert_of_slot[slot] == expert) result.slots.push_back(static_cast<std::int32_t>(slot));
+    }
+    result.first.push_back(static_cast<std::int32_t>(result.slots.size()));
+    if (result.first.back() > result.first[result.first.size() - 2]) continue;
+    throw std::invalid_argument("no slot holds expert " + std::to_string(expert));
+  }
+  if (result.slots.size() == expert_of_slot.size()) return result;
+  throw std::invalid_argument("a slot holds none of " + std::to_string(num_experts) + " experts");
+}
+
 void require_index_shuffling_shape(const IndexShufflingShape& shape) {
   require_range("experts_total", shape.experts_total, 1, kMostExperts);
   require_range("topk", shape.topk, 1, std::min(kMostExpertsPerToken, shape.experts_total));
@@ -83,8 +97,10 @@ void require_index_shuffling_shape(const IndexShufflingShape& shape) {
                                 ", but the groups that are kept have " + std::to_string(kept) +
                                 " experts");
   }
-  require_range("first_expert", shape.first_expert, 0, shape.experts_total - 1);
-  require_range("experts", shape.experts, 1, shape.experts_total - shape.first_expert);
+  if (shape.slots != 0) require_range("slots", shape.slots, shape.experts_total, kMostExperts);
+  const std::int64_t slots = std::max(shape.slots, shape.experts_total);
+  require_range("first_expert", shape.first_expert, 0, slots - 1);
+  require_range("experts", shape.experts, 1, slots - shape.first_expert);
   require_range("tokens", shape.tokens, 0, std::numeric_limits<std::int32_t>::max() / shape.topk);
 }
 

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 namespace orrery {
 
@@ -19,7 +21,8 @@ struct IndexShufflingShape {
   std::int64_t groups = 1;         // of equal size, at most 32
   std::int64_t topk_groups = 1;    // groups whose experts may be chosen
   GroupScore group_score = GroupScore::kBest;
-  std::int64_t first_expert = 0;  // rows are made for the experts first_expert ..
+  std::int64_t slots = 0;         // that hold experts and copies of them; 0: experts_total
+  std::int64_t first_expert = 0;  // rows are made for the experts, or slots, first_expert ..
   std::int64_t experts = 1;       // .. first_expert + experts - 1
   bool normalises = false;        // weights of a token sum to `scale`
   double scale = 1;
@@ -28,6 +31,15 @@ struct IndexShufflingShape {
 inline constexpr std::int64_t kMostExperts = 512;
 inline constexpr std::int64_t kMostExpertsPerToken = 8;
 inline constexpr std::int64_t kMostGroups = 32;
+
+// Which slots hold each expert: those of expert e are slots[first[e]] .. slots[first[e + 1] - 1].
+// Token t of a launch goes to the one of these whose number is t modulo theirs.
+struct ExpertSlots {
+  std::vector<std::int32_t> first;  // [experts + 1]
+  std::vector<std::int32_t> slots;
+};
+// Throws std::invalid_argument where an expert has no slot, or a slot holds none of them.
+ExpertSlots expert_slots(std::span<const std::int32_t> expert_of_slot, std::int64_t num_experts);
 
 // Throws std::invalid_argument, naming the field, when one is out of range, topk experts are not in
 // the groups that are kept, or tokens * topk does not fit in 31 bits.

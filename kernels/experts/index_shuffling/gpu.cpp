@@ -55,6 +55,7 @@ class IndexShufflingCase final : public KernelCase {
         tile_(tile_of(op, shape_)),
         bias_(static_cast<std::size_t>(shape_.experts_total), options.seed + 1, 1, 0.5f),
         has_bias_(variant(op.dims, "bias") != 0),
+        expert_of_slot_(slots_of(shape_)),
         counts_(static_cast<std::size_t>(shape_.experts), options.sets),
         num_rows_(1, options.sets),
         row_token_(most_rows(), options.sets),
@@ -72,11 +73,16 @@ class IndexShufflingCase final : public KernelCase {
       copy(host_, scores_.back());
     }
     ORRERY_CUDA(cudaMemset(workspace_.get(), 0, workspace_.size()));
+    if (expert_of_slot_.empty()) return;
+    const ExpertSlots slots = expert_slots(expert_of_slot_, shape_.experts_total);
+    first_slots_ = device_copy<std::int32_t>(slots.first);
+    slots_ = device_copy<std::int32_t>(slots.slots);
   }
 
   void launch(const cuda::Stream& stream, int set) override {
     index_shuffling(stream, scores_[static_cast<std::size_t>(set)].get(),
                     has_bias_ ? bias_[0] : nullptr,
+                    {.first = first_slots_.get(), .slots = slots_.get()},
                     {.counts = counts_[set],
                      .num_rows = num_rows_[set],
                      .row_token = row_token_[set],
@@ -142,12 +148,23 @@ class IndexShufflingCase final : public KernelCase {
         .groups = dim(dims, "groups"),
         .topk_groups = variant(dims, "topk_groups", (dim(dims, "groups") + 1) / 2),
         .group_score = variant(dims, "bias") != 0 ? GroupScore::kBestTwo : GroupScore::kBest,
+        .slots = variant(dims, "slots"),
         .first_expert = variant(dims, "first_expert"),
-        .experts = dim(dims, "experts"),
+        .experts = variant(dims, "slots_here", dim(dims, "experts")),
         .normalises = variant(dims, "normalises") != 0,
         .scale = variant(dims, "normalises") != 0 ? 2.5 : 1};
     require_index_shuffling_shape(shape);
     return shape;
+  }
+  // Experts backwards, then copies of every fifth.
+  static std::vector<std::int32_t> slots_of(const IndexShufflingShape& shape) {
+    std::vector<std::int32_t> slots(static_cast<std::size_t>(shape.slots));
+    for (std::int64_t slot = 0; slot < shape.slots; ++slot) {
+      const std::int64_t expert = slot < shape.experts_total ? shape.experts_total - 1 - slot
+                                                             : 5 * slot % shape.experts_total;
+      slots[static_cast<std::size_t>(slot)] = static_cast<std::int32_t>(expert);
+    }
+    return slots;
   }
   // The rule's, unless the op says how many "lanes" or blocks ("clusters" of "cluster").
   static IndexShufflingTile tile_of(const KernelOp& op, const IndexShufflingShape& shape) {
@@ -182,7 +199,7 @@ class IndexShufflingCase final : public KernelCase {
     values.reserve(scores.size());
     for (const T score : scores) values.push_back(static_cast<double>(static_cast<float>(score)));
     return reference::index_shuffling(values, has_bias_ ? bias_.made() : std::vector<double>{},
-                                      shape_);
+                                      shape_, expert_of_slot_);
   }
   const reference::IndexShuffling& as_made() {
     if (!as_made_) as_made_ = expected(made_);
@@ -229,6 +246,9 @@ class IndexShufflingCase final : public KernelCase {
   IndexShufflingTile tile_;
   InputSets<float> bias_;
   bool has_bias_;
+  std::vector<std::int32_t> expert_of_slot_;  // the variant "slots": so many; none without it
+  cuda::DeviceBuffer<std::int32_t> first_slots_{0};
+  cuda::DeviceBuffer<std::int32_t> slots_{0};
   std::vector<T> host_;
   std::vector<T> made_;  // scores of set 0
   std::optional<reference::IndexShuffling> as_made_;
@@ -292,6 +312,9 @@ std::vector<KernelOp> check_ops() {
          op(DType::kFp32, 50, 9, 2, 9, 9, with({{"topk_groups", 4}, {"bias", 1}})),
          op(DType::kFp32, 333, 64, 6, 1, 16, with({{"first_expert", 32}, {"bias", 1}})),
          op(DType::kFp32, 5000, 128, 8, 1, 5, with({{"first_expert", 123}})),
+         op(DType::kFp32, 1021, 128, 8, 1, 128, with({{"slots", 134}, {"slots_here", 134}})),
+         op(DType::kFp32, 5000, 256, 8, 8, 36,
+            with({{"slots", 288}, {"first_expert", 252}, {"topk_groups", 4}, {"bias", 1}})),
          op(DType::kBf16, 1021, 128, 8, 1, 128, made), op(DType::kBf16, 77, 30, 2, 1, 30, made)});
   }
   for (const std::int64_t lanes : {4, 8, 16, 32}) {

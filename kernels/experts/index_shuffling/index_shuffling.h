@@ -5,6 +5,8 @@
 //
 //   scores             [tokens, experts_total] fp32 or bf16
 //   correction_bias    [experts_total], added to the scores for the choice only; null: none
+//   slots              ExpertSlots on the device, where experts have copies or another order; then
+//                      what is said of experts is of slots. Null: none
 //   counts             [experts]        rows of each expert of this rank
 //   num_rows           [1]              their sum
 //   row_token          [rows]           token of each row; rows are sorted by expert, then token
@@ -38,6 +40,12 @@ struct IndexShufflingOutputs {
   std::int32_t* token_rows = nullptr;
 };
 
+// ExpertSlots on the device; null: experts in order.
+struct IndexShufflingSlots {
+  const std::int32_t* first = nullptr;
+  const std::int32_t* slots = nullptr;
+};
+
 // Bytes of the workspace that launches of any shape need: zeroed once, 8-byte aligned, of launches
 // on one stream.
 std::size_t index_shuffling_workspace_bytes();
@@ -49,7 +57,8 @@ IndexShufflingTile index_shuffling_tile(const IndexShufflingShape& shape);
 // fails. T is float or bf16.
 template <typename T>
 void index_shuffling(const cuda::Stream& stream, const T* scores, const float* correction_bias,
-                     const IndexShufflingOutputs& outputs, const IndexShufflingShape& shape,
-                     const IndexShufflingTile& tile, std::byte* workspace);
+                     const IndexShufflingSlots& slots, const IndexShufflingOutputs& outputs,
+                     const IndexShufflingShape& shape, const IndexShufflingTile& tile,
+                     std::byte* workspace);
 
 }  // namespace orrery

@@ -46,6 +46,7 @@ struct Workspace {
 template <typename T>
 struct Arguments {
   Scores<T> scores;
+  IndexShufflingSlots slots;
   IndexShufflingOutputs out;
   Workspace* workspace;
   int tokens;
@@ -82,6 +83,12 @@ struct Shared {
   }
 };
 
+__device__ inline int slot_of(const IndexShufflingSlots& slots, int expert, int token) {
+  if (slots.first == nullptr) return expert;
+  const int first = slots.first[expert];
+  return slots.slots[first + token % (slots.first[expert + 1] - first)];
+}
+
 // The experts of tokens first .. first + count - 1, into `shared`. The scores of a warp's next
 // tokens are on their way while it chooses.
 template <typename T, int kLanes, int kVectors>
@@ -116,7 +123,7 @@ __device__ void choose_experts(const Arguments<T>& a, const Shared& shared, int 
       weight /= sum + kLeastSum;
     }
     if (!is_choice) continue;
-    const int expert = choice.picked - a.first_expert;
+    const int expert = slot_of(a.slots, choice.picked, token) - a.first_expert;
     const bool is_here = expert >= 0 && expert < a.experts;
     const int at = local * a.topk + lane;
     shared.chosen[at] = is_here ? static_cast<std::uint16_t>(expert) : kElsewhere;
@@ -333,8 +340,9 @@ IndexShufflingTile index_shuffling_tile(const IndexShufflingShape& shape) {
 
 template <typename T>
 void index_shuffling(const cuda::Stream& stream, const T* scores, const float* correction_bias,
-                     const IndexShufflingOutputs& outputs, const IndexShufflingShape& shape,
-                     const IndexShufflingTile& tile, std::byte* workspace) {
+                     const IndexShufflingSlots& slots, const IndexShufflingOutputs& outputs,
+                     const IndexShufflingShape& shape, const IndexShufflingTile& tile,
+                     std::byte* workspace) {
   require_index_shuffling_shape(shape);
   require_tile(shape, tile);
   constexpr std::uintptr_t kVectorBytes = 4 * sizeof(T);
@@ -348,6 +356,7 @@ void index_shuffling(const cuda::Stream& stream, const T* scores, const float* c
                  .best_two = shape.group_score == GroupScore::kBestTwo,
                  .aligned = experts_total % 4 == 0 &&
                             reinterpret_cast<std::uintptr_t>(scores) % kVectorBytes == 0},
+      .slots = slots,
       .out = outputs,
       .workspace = reinterpret_cast<Workspace*>(workspace),
       .tokens = static_cast<int>(shape.tokens),
@@ -376,10 +385,10 @@ void index_shuffling(const cuda::Stream& stream, const T* scores, const float* c
 }
 
 template void index_shuffling(const cuda::Stream&, const float*, const float*,
-                              const IndexShufflingOutputs&, const IndexShufflingShape&,
-                              const IndexShufflingTile&, std::byte*);
+                              const IndexShufflingSlots&, const IndexShufflingOutputs&,
+                              const IndexShufflingShape&, const IndexShufflingTile&, std::byte*);
 template void index_shuffling(const cuda::Stream&, const bf16*, const float*,
-                              const IndexShufflingOutputs&, const IndexShufflingShape&,
-                              const IndexShufflingTile&, std::byte*);
+                              const IndexShufflingSlots&, const IndexShufflingOutputs&,
+                              const IndexShufflingShape&, const IndexShufflingTile&, std::byte*);
 
 }  // namespace orrery

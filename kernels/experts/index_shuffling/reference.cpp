@@ -63,13 +63,23 @@ std::vector<std::size_t> candidates(std::span<const float> scores,
 
 IndexShuffling index_shuffling(std::span<const double> scores,
                                std::span<const double> correction_bias,
-                               const IndexShufflingShape& shape) {
+                               const IndexShufflingShape& shape,
+                               std::span<const std::int32_t> expert_of_slot) {
   require_index_shuffling_shape(shape);
+  const ExpertSlots slots =
+      expert_of_slot.empty() ? ExpertSlots{} : expert_slots(expert_of_slot, shape.experts_total);
+  const auto slot_of = [&](std::size_t expert, std::size_t token) {
+    if (expert_of_slot.empty()) return static_cast<std::int32_t>(expert);
+    const auto first = static_cast<std::size_t>(slots.first[expert]);
+    const auto count = static_cast<std::size_t>(slots.first[expert + 1]) - first;
+    return slots.slots[first + token % count];
+  };
   const auto tokens = static_cast<std::size_t>(shape.tokens);
   const auto experts_total = static_cast<std::size_t>(shape.experts_total);
   const auto topk = static_cast<std::size_t>(shape.topk);
   if (scores.size() != tokens * experts_total ||
-      (!correction_bias.empty() && correction_bias.size() != experts_total)) {
+      (!correction_bias.empty() && correction_bias.size() != experts_total) ||
+      std::ssize(expert_of_slot) != shape.slots) {
     throw std::invalid_argument("index_shuffling: scores or correction bias do not fit the shape");
   }
   IndexShuffling result;
@@ -85,13 +95,14 @@ IndexShuffling index_shuffling(std::span<const double> scores,
     double sum = kLeastSum;
     for (const std::size_t expert : best) sum += row[expert];
     for (std::size_t k = 0; k < topk; ++k) {
-      result.chosen.push_back(static_cast<std::int32_t>(best[k]));
+      result.chosen.push_back(slot_of(best[k], token));
       weights[token * topk + k] =
           (shape.normalises ? row[best[k]] / sum : row[best[k]]) * shape.scale;
     }
   }
   result.token_rows.assign(tokens * topk, -1);
-  std::vector<std::vector<std::size_t>> of_experts(experts_total);  // places in `chosen`
+  std::vector<std::vector<std::size_t>> of_experts(
+      std::max(experts_total, expert_of_slot.size()));  // places in `chosen`
   for (std::size_t at = 0; at < result.chosen.size(); ++at) {
     of_experts[static_cast<std::size_t>(result.chosen[at])].push_back(at);
   }
@@ -141,7 +152,9 @@ InitRouting init_routing(std::span<const std::int32_t> token_rows,
 
 Results index_shuffling_reference(const KernelCall& call) {
   const Routing& routing = call.numbers.routing;
-  const std::int64_t experts = size_of(call, "experts");
+  const std::vector<std::int32_t>& slots = routing.expert_of_slot;
+  const std::int64_t experts =
+      slots.empty() ? size_of(call, "experts") : num_elements(tensor_written(call, "counts"));
   const std::int64_t experts_total = size_of(call, "experts_total");
   const Values bias = optional_read(call, "correction_bias");
   const IndexShuffling found =
@@ -152,10 +165,12 @@ Results index_shuffling_reference(const KernelCall& call) {
                        .groups = size_of(call, "groups"),
                        .topk_groups = routing.topk_groups,
                        .group_score = bias.empty() ? GroupScore::kBest : GroupScore::kBestTwo,
+                       .slots = std::ssize(slots),
                        .first_expert = call.first_expert / experts * experts,
                        .experts = experts,
                        .normalises = routing.normalises,
-                       .scale = routing.scale});
+                       .scale = routing.scale},
+                      slots);
   const std::int64_t rows = num_elements(tensor_written(call, "row_token"));
   return {padded(found.counts, experts, 0),
           {std::accumulate(found.counts.begin(), found.counts.end(), 0.0)},

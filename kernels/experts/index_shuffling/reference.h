@@ -15,15 +15,16 @@ struct IndexShuffling {
   std::vector<std::int32_t> row_token;   // [rows]
   std::vector<double> row_weight;        // [rows]
   std::vector<std::int32_t> token_rows;  // [tokens, topk], -1: the expert is elsewhere
-  std::vector<std::int32_t> chosen;      // [tokens, topk], of all experts, best first
+  std::vector<std::int32_t> chosen;      // [tokens, topk], of all experts (or slots), best first
 };
 
 // scores [tokens, experts_total], correction_bias [experts_total] or empty. What ties, NaN and
-// groups do is said in index_shuffling.h. Throws std::invalid_argument for a shape out of range or
-// sizes that do not fit it.
+// groups do is said in index_shuffling.h, expert_of_slot (of shape.slots) in choice.h. Throws
+// std::invalid_argument for a shape out of range or sizes that do not fit it.
 IndexShuffling index_shuffling(std::span<const double> scores,
                                std::span<const double> correction_bias,
-                               const IndexShufflingShape& shape);
+                               const IndexShufflingShape& shape,
+                               std::span<const std::int32_t> expert_of_slot = {});
 
 // The same order as expanded copies of the tokens, as frameworks of other vendors give it.
 struct InitRouting {
