@@ -27,7 +27,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_every_scenario_can_be_prepared(prepared: dict[str, Path]) -> None:
-    assert len(JUDGED) == 22
+    assert len(JUDGED) == 20
     for name, directory in prepared.items():
         assert list((directory / "steps").glob("*.plan")), name
 
