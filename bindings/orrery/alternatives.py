@@ -15,6 +15,7 @@ from .text_table import aligned, printable
 
 # Keys of a placement, each with its values.
 CHOICES = {
+    "dp_rows": ("own", "balanced"),
     "shared_expert": ("split", "replicated"),
     "attention_gather": ("norm", "projected"),
     "moe_gather": ("norm", "routed"),

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "kernels/execute/row_moves.h"
+
 namespace orrery {
 namespace {
 
@@ -159,13 +161,15 @@ KvLayers kv_layers(const Plan& plan, int rank) {
 
 StepRows step_rows(const Plan& plan, int rank, int micro_batch) {
   StepRows rows;
+  const bool is_even = has_even_rows(plan);
   for (const Op& op : plan.ops()) {
     const auto* kernel = std::get_if<KernelOp>(&op.body);
     if (kernel == nullptr || micro_batch_of(op) != micro_batch) continue;
     if (kernel->kernel == "sample") rows.seqs = dim(kernel->dims, "seqs");
     if (!plan.contains(op.ranks, rank)) continue;
-    // Sequence parallelism cuts the rows of norms, never those of these.
-    if (kernel->kernel == "embedding" || kernel->kernel == "kv_append") {
+    // Sequence parallelism cuts the rows of norms, never those of these; balanced rows of
+    // data-parallel ranks are other ones.
+    if ((kernel->kernel == "embedding" && !is_even) || kernel->kernel == "kv_append") {
       rows.tokens = std::max(rows.tokens, dim(kernel->dims, "tokens"));
     } else if (kernel->kernel == "attention_prefill" || kernel->kernel == "mla_prefill") {
       rows.prefill = tensor_of(plan, op.writes.front()).axes.front().size;

@@ -9,6 +9,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/execute/collective_binding.h"
 #include "kernels/execute/hazards.h"
+#include "kernels/execute/row_moves.h"
 #include "kernels/execute/side_rows.h"
 #include "kernels/kernel_spec.h"
 
@@ -92,6 +93,11 @@ RankStep::RankStep(const Plan& plan, LaunchMode mode, const ExecutorSetup& setup
                                 " layers of KV cache on rank " + std::to_string(rank.rank()) +
                                 ", the executor was made for " +
                                 std::to_string(rank.layers().count));
+  }
+  if (has_even_rows(plan)) {
+    throw std::invalid_argument(
+        "the plan has even parts of all data-parallel ranks' rows (dp_rows balanced), which is "
+        "simulated and not executed; expected dp_rows own");
   }
   find_slots();
   find_parts();

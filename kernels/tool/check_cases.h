@@ -22,6 +22,7 @@ inline std::string describe_choices(const Mesh& mesh) {
     text.append(" ").append(key).append(" ").append(names[static_cast<std::size_t>(choice)]);
   };
   add("shared_expert", kSharedExpertNames, mesh.shared_expert);
+  add("dp_rows", kDpRowsNames, mesh.dp_rows);
   add("attention_gather", kAttentionGatherNames, mesh.attention_gather);
   add("moe_gather", kMoeGatherNames, mesh.moe_gather);
   add("o_proj", kOProjectionNames, mesh.o_proj);

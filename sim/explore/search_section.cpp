@@ -14,12 +14,19 @@ namespace {
 constexpr std::string_view kAuto = "auto";
 // What `auto` in place of a whole mesh is of, and keys that have one besides.
 constexpr std::array<std::string_view, 5> kPlaceKeys{"tp", "pp", "dp", "ep", "replicas"};
-constexpr std::array<std::string_view, 13> kAutoKeys{"tp",          "pp",
-                                                     "dp",          "ep",
-                                                     "replicas",    "cp",
-                                                     "cp_weights",  "cp_prefill",
-                                                     "cp_decodes",  "ffn_instances",
-                                                     "ffn_tp",      "num_micro_batches",
+constexpr std::array<std::string_view, 14> kAutoKeys{"tp",
+                                                     "pp",
+                                                     "dp",
+                                                     "ep",
+                                                     "replicas",
+                                                     "cp",
+                                                     "cp_weights",
+                                                     "cp_prefill",
+                                                     "cp_decodes",
+                                                     "dp_rows",
+                                                     "ffn_instances",
+                                                     "ffn_tp",
+                                                     "num_micro_batches",
                                                      "ffn_schedule"};
 
 void erase(YamlNode& map, std::string_view key) {
@@ -313,6 +320,7 @@ std::vector<std::string> auto_values(const std::string& key, const Scenario& bas
   if (key == "cp_weights") return {kCpWeightsNames.begin(), kCpWeightsNames.end()};
   if (key == "cp_prefill") return {kCpPrefillNames.begin(), kCpPrefillNames.end()};
   if (key == "cp_decodes") return {kCpDecodesNames.begin(), kCpDecodesNames.end()};
+  if (key == "dp_rows") return {kDpRowsNames.begin(), kDpRowsNames.end()};
   if (key == "ffn_instances") return texts(numbers_of_ffn_instances(model, most_gpus));
   if (key == "num_micro_batches") return texts(numbers(1, kMostMicroBatches));
   if (key == "ffn_schedule") return {kFfnScheduleNames.begin(), kFfnScheduleNames.end()};

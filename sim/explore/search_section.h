@@ -51,7 +51,7 @@ SearchSection read_search(const YamlNode& root, const Scenario& base);
 // NVLink domain; cp what the context may be split into), pp to 4, dp of mixtures of experts and of
 // attention with FFNs apart powers of two, ep 1 or all ranks, ffn_instances none or what columns
 // and experts divide over, 1 to 4 micro-batches, both ways of cp_weights, cp_prefill,
-// cp_decodes and ffn_schedule.
+// cp_decodes, dp_rows and ffn_schedule.
 std::vector<std::string> auto_values(const std::string& key, const Scenario& base, int most_gpus,
                                      bool has_ffns_apart);
 

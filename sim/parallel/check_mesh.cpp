@@ -25,6 +25,7 @@ class MeshCheck {
     check_sizes();
     check_ffn_instances();
     check_context();
+    check_dp_rows();
     check_shared_expert();
     check_gather();
     check_output_projection();
@@ -209,6 +210,48 @@ class MeshCheck {
     alone("pp", mesh_.pp);
     alone("num_micro_batches", mesh_.num_micro_batches);
   }
+  // Even parts of all data-parallel ranks' rows.
+  void check_dp_rows() const {
+    if (mesh_.dp_rows == DpRows::kOwn) return;
+    const auto refuse = [&](const std::string& what, std::string_view expected) {
+      fail("dp_rows is balanced with " + what + "; expected " + std::string(expected) +
+           ", or dp_rows own");
+    };
+    if (mesh_.dp == 1) fail("dp_rows is balanced with dp 1, expected own, or nearest legal dp: 2");
+    if (mesh_.cp > 1) {
+      refuse("cp " + std::to_string(mesh_.cp) + ", whose ranks have even parts by cp_decodes dealt",
+             "cp 1");
+    }
+    if (mesh_.sp) refuse("sp, which divides the rows of a rank once more", "sp false");
+    if (mesh_.ffn_instances > 0) {
+      refuse("ffn_instances, on which FFNs have other rows than attention anyway",
+             "ffn_instances 0");
+    }
+    if (mesh_.num_micro_batches > 1) {
+      refuse("num_micro_batches " + std::to_string(mesh_.num_micro_batches) +
+                 ", each of them a part of a rank's own sequences",
+             "num_micro_batches 1");
+    }
+    if (mesh_.two_batch_overlap) {
+      refuse("two_batch_overlap, whose halves are of a rank's own sequences",
+             "two_batch_overlap false");
+    }
+    if (mesh_.o_proj == OProjection::kReplicated) {
+      refuse("o_proj replicated, which gathers the heads of a rank's own rows",
+             "o_proj split or sharded");
+    }
+    if (model_.index_topk > 0) {
+      fail(
+          "dp_rows is balanced, but the model's sparse attention (index_topk) has an index of its "
+          "own over sequences; expected own");
+    }
+    const auto has_states = [](const LayerConfig& layer) { return layer.state_bytes > 0; };
+    if (std::ranges::any_of(model_.layers, has_states)) {
+      fail(
+          "dp_rows is balanced, but layers of the model keep states, whose ops walk through "
+          "sequences; expected own");
+    }
+  }
   // Each of the cp ranks has the model of a rank without cp.
   void check_replicated() const {
     if (model_.num_experts == 0 || mesh_.cp_decodes == CpDecodes::kDealt) return;
@@ -255,12 +298,15 @@ class MeshCheck {
 
   // Where sequence parallelism gathers tokens.
   void check_gather() const {
-    const auto needs_sp = [&](std::string_view option) {
+    const auto needs_sp = [&](std::string_view option, std::string_view otherwise) {
       if (mesh_.sp) return;
-      fail(std::string(option) + " without sp, expected norm, or sp: true with tp >= 2");
+      fail(std::string(option) + " without sp, expected norm, or sp: true with tp >= 2" +
+           std::string(otherwise));
     };
     if (mesh_.attention_gather == AttentionGather::kProjected) {
-      needs_sp("attention_gather is projected");
+      if (mesh_.dp_rows == DpRows::kOwn) {
+        needs_sp("attention_gather is projected", ", or dp_rows: balanced with dp >= 2");
+      }
       if (model_.q_lora_rank == 0) {
         fail(
             "attention_gather is projected, but queries of the model come from hidden states, not "
@@ -273,7 +319,7 @@ class MeshCheck {
       }
     }
     if (mesh_.moe_gather == MoeGather::kRouted) {
-      needs_sp("moe_gather is routed");
+      needs_sp("moe_gather is routed", "");
       if (model_.num_experts == 0) {
         fail("moe_gather is routed, but the model has no routed experts; expected norm");
       }

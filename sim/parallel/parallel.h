@@ -53,8 +53,9 @@ inline constexpr std::array<std::string_view, 8> kExpertCommNames{
 enum class SharedExpert : std::uint8_t { kSplit, kReplicated };
 inline constexpr std::array<std::string_view, 2> kSharedExpertNames{"split", "replicated"};
 
-// Where sequence parallelism gathers the tokens of a latent-attention block: behind its norm, or
-// behind the projections down to the latents, which then work on 1 / tp of the tokens.
+// Where sequence parallelism, and data-parallel ranks with even parts of all rows, gather the tokens
+// of a latent-attention block: behind its norm, or behind the projections down to the latents,
+// which then work on a rank's part of the tokens.
 enum class AttentionGather : std::uint8_t { kNorm, kProjected };
 inline constexpr std::array<std::string_view, 2> kAttentionGatherNames{"norm", "projected"};
 
@@ -94,6 +95,13 @@ inline constexpr std::array<std::string_view, 2> kCpPrefillNames{"all_gather", "
 enum class CpDecodes : std::uint8_t { kAll, kDealt };
 inline constexpr std::array<std::string_view, 2> kCpDecodesNames{"all", "dealt"};
 
+// Which rows of a step a data-parallel rank has where no sequence is looked at: those of its own
+// sequences, or an even part of all ranks' rows. Then what attention needs is gathered, a rank
+// attends to its own sequences, and results go back to the even parts
+// (sim/parallel/balanced_rows.cpp).
+enum class DpRows : std::uint8_t { kOwn, kBalanced };
+inline constexpr std::array<std::string_view, 2> kDpRowsNames{"own", "balanced"};
+
 // How micro-batches follow each other where attention and FFNs lie on different ranks: all are
 // under way, each at another place (MegaScale-Infer's ping-pong, StepMesh's three stages), or one
 // goes from attention to FFNs and back before the next begins.
@@ -119,6 +127,7 @@ struct Mesh {
   int ep = 1;
   int pp = 1;
   bool sp = false;  // shard norms over tp along tokens (all_reduce -> reduce_scatter + all_gather)
+  DpRows dp_rows = DpRows::kOwn;                 // dp only
   CpWeights cp_weights = CpWeights::kSplit;      // cp only
   CpPrefill cp_prefill = CpPrefill::kAllGather;  // cp only
   CpDecodes cp_decodes = CpDecodes::kAll;        // cp only
@@ -130,7 +139,7 @@ struct Mesh {
   // The last op of a shared expert beside the way back of routed rows, not beside the way there.
   bool split_shared_expert = true;
   SharedExpert shared_expert = SharedExpert::kSplit;
-  AttentionGather attention_gather = AttentionGather::kNorm;  // sp only
+  AttentionGather attention_gather = AttentionGather::kNorm;  // sp, or balanced dp_rows
   MoeGather moe_gather = MoeGather::kNorm;                    // sp only
   OProjection o_proj = OProjection::kSplit;
   LmHead lm_head = LmHead::kSplit;

@@ -149,7 +149,7 @@ StepShape rank_shape(const Batch& own, std::int64_t tokens, std::int64_t padded,
   return shape;
 }
 
-StepShape alike_shape(const Batch& rank, const Mesh& mesh) {
+StepShape alike_shape(const Batch& rank, const Mesh& mesh, std::int64_t tokens) {
   StepShape shape = step_shape(rank);
   shape.rank_rows = shape.tokens;
   for (std::int64_t StepShape::* const of_all :
@@ -157,6 +157,14 @@ StepShape alike_shape(const Batch& rank, const Mesh& mesh) {
         &StepShape::prefill_cached, &StepShape::num_decodes, &StepShape::decode_rows}) {
     shape.*of_all *= std::int64_t{mesh.dp} * mesh.num_micro_batches;
   }
+  if (tokens == 0) return shape;
+  // Rows of axis `tokens` are split as the tokens of the step are: rounded down, their shares,
+  // which are rounded up, are those of `rank`.
+  const StepShape own = step_shape(rank);
+  const auto of_all = [&](std::int64_t rows) { return rows * tokens / own.tokens; };
+  shape.tokens = tokens;
+  shape.prefill_tokens = of_all(own.prefill_tokens);
+  shape.prefill_cached = of_all(own.prefill_tokens + own.prefill_cached) - shape.prefill_tokens;
   return shape;
 }
 

@@ -58,8 +58,9 @@ StepShape rank_shape(const Batch& own, std::int64_t tokens, std::int64_t padded,
                      std::int64_t most_sequences, const Mesh& mesh, std::int64_t least_rows = 0);
 
 // The shape of a step of which every data-parallel rank, or each micro-batch of one, has the batch
-// `rank`.
-StepShape alike_shape(const Batch& rank, const Mesh& mesh);
+// `rank`. `tokens`: of all ranks, at least those of `rank`, where others have fewer and `rank` is
+// what each has room for; 0: all have as many.
+StepShape alike_shape(const Batch& rank, const Mesh& mesh, std::int64_t tokens = 0);
 
 // Rows of logits of decodes like those of `batch` that are padded to so many rows.
 std::int64_t sampled_rows(std::int64_t padded, const Batch& batch);

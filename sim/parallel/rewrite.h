@@ -120,6 +120,8 @@ bool data_applies(const Plan& plan, const Mesh& mesh);
 Plan data_pass(const Plan& plan, const Mesh& mesh, std::int64_t fullest_rows);
 bool tensor_applies(const Plan& plan, const Mesh& mesh);
 Plan tensor_pass(const Plan& plan, const Mesh& mesh);
+bool balanced_rows_applies(const Plan& plan, const Mesh& mesh);
+Plan balanced_rows_pass(const Plan& plan, const Mesh& mesh);
 // Follows the tensor pass at once, which leaves what merging needs: heads over tp before it, over
 // tp * cp behind it.
 bool context_applies(const Plan& plan, const Mesh& mesh);

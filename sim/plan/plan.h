@@ -58,9 +58,11 @@ double bytes_per_element(DType dtype);  // scales of block formats included (fp8
 // Names of tensor axes. Parallel passes shard axes by these names and know nothing else of a model.
 namespace axis {
 inline constexpr std::string_view kTokens = "tokens";  // rows of the step: prefill + decode tokens
-inline constexpr std::string_view kSeqs = "seqs";
+// Rows of all data-parallel ranks that have even parts of them (sim/parallel/balanced_rows.cpp).
+inline constexpr std::string_view kAllTokens = "all_tokens";
+inline constexpr std::string_view kSeqs = "seqs";  // sequences (rows of logits)
 // Rows of the decodes of all ranks among which decodes are dealt out (sim/parallel/context.cpp).
-inline constexpr std::string_view kDecodes = "decodes";  // sequences (rows of logits)
+inline constexpr std::string_view kDecodes = "decodes";
 inline constexpr std::string_view kHidden = "hidden";
 inline constexpr std::string_view kHeads = "heads";  // query heads (times head_dim where flat)
 inline constexpr std::string_view kKvHeads = "kv_heads";

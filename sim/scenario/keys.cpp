@@ -52,6 +52,7 @@ constexpr About kAboutFields[] = {
     {"ffn_tp", "GPUs of such a group"},
     {"ffn_schedule", "whether micro-batches are under way together or one by one"},
     {"expert_comm", "how tokens reach the GPUs of their experts"},
+    {"dp_rows", "whether a dp rank has its own sequences' rows or an even part of all"},
     {"cp_weights", "weights behind attention, over the cp ranks"},
     {"cp_prefill", "how a prompt's parts meet each other's keys and values"},
     {"cp_decodes", "whether a cp rank has the rows of all decodes or its part of them"},

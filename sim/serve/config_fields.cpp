@@ -48,6 +48,7 @@ std::span<const ConfigField<Mesh>> mesh_fields() {
        {"ep", &Mesh::ep},
        {"pp", &Mesh::pp},
        {"sp", &Mesh::sp},
+       {"dp_rows", choice<&Mesh::dp_rows, Mesh>(kDpRowsNames)},
        {"cp_weights", choice<&Mesh::cp_weights, Mesh>(kCpWeightsNames)},
        {"cp_prefill", choice<&Mesh::cp_prefill, Mesh>(kCpPrefillNames)},
        {"cp_decodes", choice<&Mesh::cp_decodes, Mesh>(kCpDecodesNames)},

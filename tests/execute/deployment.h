@@ -12,9 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/execute/rank_batches.h"
 #include "kernels/execute/reference/model.h"
 #include "kernels/serve/rank_grid.h"
 #include "sim/parallel/parallel.h"
+#include "sim/parallel/rank_rows.h"
 #include "tests/model/small_models.h"
 
 namespace orrery::testing {
@@ -106,8 +108,7 @@ class ReferenceRuns {
   reference::StepResult run(const StepInput& input) { return run(input, batch_of(input)); }
   // `batch` may have more decodes than the input has.
   reference::StepResult run(const StepInput& input, const Batch& batch) {
-    const Plan whole = lower(deployment_.model, batch, deployment_.options);
-    const Plan split = parallelize(whole, deployment_.mesh);
+    const Plan split = plan_of(input, batch);
     if (!model_) {
       Routing routing = routing_of(deployment_.model, deployment_.router_bias);
       const std::vector<std::int64_t>& slots = deployment_.mesh.expert_of_slot;
@@ -124,6 +125,22 @@ class ReferenceRuns {
   }
 
  private:
+  [[nodiscard]] Plan plan_of(const StepInput& input, const Batch& batch) const {
+    const auto& [model, options, mesh, rounding, bias] = deployment_;
+    if (mesh.dp_rows == DpRows::kOwn) return parallelize(lower(model, batch, options), mesh);
+    Batch fullest = fullest_batch(input, mesh.dp);
+    // Cached tokens of prompts, as of one chunk.
+    for (int rank = 0; rank < mesh.dp && !fullest.prefill.empty(); ++rank) {
+      std::int64_t cached = 0;
+      for (const SequenceTokens& chunk : input.prefill) {
+        if (chunk.dp_rank == rank) cached += chunk.context;
+      }
+      auto& context = fullest.prefill.back().context;
+      context = std::max(context, cached);
+    }
+    return step_plan(model, alike_shape(fullest, mesh, num_tokens(batch)), options, mesh);
+  }
+
   Deployment deployment_;
   Change change_;
   std::optional<reference::Model> model_;

@@ -134,6 +134,7 @@ TEST(Space, AutoIsWhatModelAndMachineAllow) {
   EXPECT_EQ(values("ffn_tp", ", ffn_instances: 1"), named("ffn_tp", {"1", "2", "4"}));
   EXPECT_EQ(values("cp", ""), named("cp", {"1", "2", "4", "8"}));
   EXPECT_EQ(values("cp_weights", ", cp: 2"), named("cp_weights", {"replicated", "split"}));
+  EXPECT_EQ(values("dp_rows", ", dp: 2"), named("dp_rows", {"balanced", "own"}));
   EXPECT_EQ(values("cp_prefill", ", cp: 2"), named("cp_prefill", {"all_gather", "ring"}));
 }
 

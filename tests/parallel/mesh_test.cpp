@@ -140,6 +140,39 @@ TEST(CheckMesh, GathersFurtherBackNeedSequenceParallelismAndWhatTheyMove) {
                        "sparse attention"));
 }
 
+TEST(CheckMesh, EvenRowsNeedDataParallelRanksThatDivideNothingElse) {
+  const auto balanced = DpRows::kBalanced;
+  const auto projected = AttentionGather::kProjected;
+  const ModelConfig model = testing::small_deepseek();
+  const ModelConfig llama = testing::small_llama();
+  EXPECT_NO_THROW(check_mesh(llama, {.dp = 2, .tp = 2, .pp = 2, .dp_rows = balanced}));
+  EXPECT_NO_THROW(
+      check_mesh(model, {.dp = 4, .ep = 4, .dp_rows = balanced, .attention_gather = projected}));
+  const auto expect = [&](const Mesh& mesh, const std::string& part) {
+    EXPECT_TRUE(contains(mesh_error(llama, mesh), part));
+  };
+  expect({.dp_rows = balanced}, "with dp 1, expected own, or nearest legal dp: 2");
+  expect({.dp = 2, .cp = 2, .dp_rows = balanced}, "expected cp 1, or dp_rows own");
+  expect({.dp = 2, .tp = 2, .sp = true, .dp_rows = balanced}, "expected sp false, or dp_rows own");
+  expect({.dp = 2, .pp = 2, .dp_rows = balanced, .num_micro_batches = 2},
+         "expected num_micro_batches 1, or dp_rows own");
+  expect({.dp = 2, .dp_rows = balanced, .ffn_instances = 1},
+         "expected ffn_instances 0, or dp_rows own");
+  expect({.dp = 2, .tp = 2, .dp_rows = balanced, .o_proj = OProjection::kReplicated},
+         "expected o_proj split or sharded, or dp_rows own");
+  expect({.dp = 2, .tp = 2, .dp_rows = balanced, .two_batch_overlap = true},
+         "expected two_batch_overlap false, or dp_rows own");
+  expect({.dp = 2, .dp_rows = balanced, .attention_gather = projected}, "q_lora_rank");
+  EXPECT_TRUE(contains(mesh_error(model, {.dp = 2, .attention_gather = projected}),
+                       "or dp_rows: balanced with dp >= 2"));
+  EXPECT_TRUE(contains(mesh_error(testing::shipped_model("deepseek-ai--DeepSeek-V3.2"),
+                                  {.dp = 2, .dp_rows = balanced}),
+                       "sparse attention"));
+  EXPECT_TRUE(contains(
+      mesh_error(testing::shipped_model("Qwen--Qwen3.5-397B-A17B"), {.dp = 2, .dp_rows = balanced}),
+      "keep states"));
+}
+
 TEST(CheckMesh, OutputProjectionsNeedRanksToBeOn) {
   const ModelConfig model = testing::small_llama();  // hidden 256
   EXPECT_NO_THROW(check_mesh(model, {.dp = 2, .tp = 2, .o_proj = OProjection::kReplicated}));

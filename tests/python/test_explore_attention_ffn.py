@@ -134,4 +134,5 @@ def test_words_of_plans_with_ffns_apart_and_contexts_split():
     assert words(without, own) == "2 × DP4"
     split = ["placement.tp=2", "placement.cp=4", "placement.cp_weights=split", "placement.cp_prefill=ring", "placement.replicas=1"]
     assert words(split) == "1 × TP2 CP4 (ring)"
+    assert words(["placement.dp=4", "placement.dp_rows=balanced"]) == "1 × DP4 (even rows)"
     assert words([*split, "placement.cp_decodes=dealt"]) == "1 × TP2 CP4 (ring, decodes dealt out)"

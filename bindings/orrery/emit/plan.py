@@ -158,6 +158,9 @@ def _role(name: str, mesh: Mapping[str, Any], engine: Mapping[str, Any], memory:
                          " expected a placement without")  # fmt: skip
     if int(mesh["cp"]) > 1:
         raise ValueError(f"found cp {mesh['cp']}, ranks that share contexts, which no launch command here asks for; expected cp 1")
+    if str(mesh["dp_rows"]) == "balanced":
+        raise ValueError("found dp_rows balanced, even parts of all data-parallel ranks' rows, which no launch command here asks for;"
+                         " expected dp_rows own")  # fmt: skip
     return Role(
         name=name,
         **{key: int(mesh[key]) for key in ("replicas", "dp", "tp", "ep", "pp", "num_micro_batches", "num_redundant_experts")},

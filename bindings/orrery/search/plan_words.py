@@ -9,8 +9,9 @@ _SHORT_NAMES = {"tp": "TP", "pp": "PP", "dp": "DP", "ep": "EP", "cp": "CP"}
 _OF_ATTENTION_AND_FFN = ("tp", "dp", "ep", "ffn_instances", "ffn_tp", "num_micro_batches", "ffn_schedule")
 # What goes without saying.
 _USUAL = {"ffn_instances": "0", "ffn_tp": "1", "num_micro_batches": "1", "ffn_schedule": "pipelined", "cp_weights": "split",
-          "cp_prefill": "all_gather", "cp_decodes": "all"}  # fmt: skip
-_CHOICES = {("cp_weights", "replicated"): "replicated weights", ("cp_prefill", "ring"): "ring", ("cp_decodes", "dealt"): "decodes dealt out"}
+          "cp_prefill": "all_gather", "cp_decodes": "all", "dp_rows": "own"}  # fmt: skip
+_CHOICES = {("cp_weights", "replicated"): "replicated weights", ("cp_prefill", "ring"): "ring", ("cp_decodes", "dealt"): "decodes dealt out",
+            ("dp_rows", "balanced"): "even rows"}  # fmt: skip
 
 
 def words(assignments: list[str], own: collections.abc.Mapping[str, str] | None = None) -> str:

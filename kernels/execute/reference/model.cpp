@@ -13,6 +13,8 @@
 #include "kernels/execute/context_share.h"
 #include "kernels/execute/reference/collective_call.h"
 #include "kernels/execute/reference/context_part.h"
+#include "kernels/execute/reference/even_rows.h"
+#include "kernels/execute/row_moves.h"
 #include "kernels/execute/side_rows.h"
 #include "kernels/execute/step_tables.h"
 #include "kernels/execute/weights.h"
@@ -58,6 +60,7 @@ class StepRun {
         gathered_decodes_.push_back(gathered_decodes(rows_.back(), rank, setup_.grid.cp));
       }
     }
+    if (moves_.has_even) find_even_rows();
   }
 
   // A layer by itself, whose ops look at no sequences.
@@ -115,6 +118,7 @@ class StepRun {
         given_(given),
         num_micro_batches_(num_micro_batches(plan)) {
     for (const Op& op : plan.ops()) require_reference(op);
+    moves_ = row_moves(plan);
     for (int rank = 0; rank < setup_.grid.size(); ++rank) {
       shards_.push_back(weight_shards(plan, rank, setup_.numbers.routing.expert_of_slot));
       kv_.push_back(kv_layers(plan, rank));
@@ -134,8 +138,50 @@ class StepRun {
     rows.seqs = std::max(rows.seqs, std::ssize(part.sampled));  // decodes are dealt out
     return rows;
   }
+  // Balanced rows of data-parallel ranks, as many as their embeddings look up.
+  void find_even_rows() {
+    const auto embedding = std::ranges::find_if(plan_.ops(), [](const Op& op) {
+      const auto* kernel = std::get_if<KernelOp>(&op.body);
+      return kernel != nullptr && kernel->kernel == "embedding";
+    });
+    std::vector<const PartRows*> own;
+    for (int i = 0; i < setup_.grid.dp; ++i) own.push_back(&rows_[slot(i * setup_.grid.tp, 0)]);
+    even_ = EvenRows(std::move(own), dim(std::get<KernelOp>(embedding->body).dims, "tokens"));
+    for (int i = 0; i < setup_.grid.dp; ++i) even_rows_.push_back(even_.part(i));
+  }
+  [[nodiscard]] std::size_t index_of(const Op& op) const {
+    return static_cast<std::size_t>(&op - plan_.ops().data());
+  }
+  void move_rows(const Op& op, RowMove move) {
+    const auto ranks = plan_.ranks(op.ranks);
+    const bool is_gather = move == RowMove::kToOwn;
+    for (std::size_t i = 0; i < (is_gather ? op.reads.size() : 1); ++i) {
+      std::vector<Values> inputs;
+      for (const int rank : ranks) {
+        inputs.push_back(is_gather ? viewed(op, op.reads[i], rank) : Values());
+        // Attention of prompts, then of decodes, are rows one behind the other.
+        for (std::size_t part = 0; !is_gather && part < op.reads.size(); ++part) {
+          const Values rows = viewed(op, op.reads[part], rank);
+          inputs.back().insert(inputs.back().end(), rows.begin(), rows.end());
+        }
+      }
+      const auto& axes = tensor(op.writes[i]).axes;
+      std::vector<Values> outputs = even_.moved(move, inputs, axes.back().size, axes.front().size);
+      for (std::size_t at = 0; at < ranks.size(); ++at) {
+        write(op.writes[i], ranks[at], std::move(outputs[at]));
+      }
+    }
+  }
+  Values viewed(const Op& op, const TensorView& view, int rank) {
+    const Values& all = values(op, view, rank);
+    if (view.is_whole()) return all;
+    return columns_of(all, tensor(view).axes.back().size, view.first_column, view.num_columns);
+  }
   [[nodiscard]] const PartRows& rows_of(const Op& op, int rank) const {
     const std::size_t at = slot(rank, micro_batch_of(op));
+    if (!moves_.is_on_own[index_of(op)]) {
+      return even_rows_[static_cast<std::size_t>(setup_.grid.dp_rank(rank))];
+    }
     if (is_on_gathered_decodes(plan_, op)) return gathered_decodes_[at];
     return setup_.grid.cp > 1 && is_on_part(plan_, op) ? parts_of_context_[at] : rows_[at];
   }
@@ -494,6 +540,8 @@ class StepRun {
 
   void run_comm(const Op& op, const CommOp& comm, std::int64_t copy) {
     if (setup_.grid.cp > 1 && run_context_comm(op, comm, copy)) return;
+    const RowMove move = moves_.moves[index_of(op)];
+    if (move != RowMove::kNone) return move_rows(op, move);
     if (const auto sides = sides_of(plan_, op)) return run_exchange(op, *sides);
     const auto ranks = plan_.ranks(op.ranks);
     if (comm.kind == CollectiveKind::kSendRecv) {
@@ -563,6 +611,9 @@ class StepRun {
   std::vector<PartRows> rows_;                            // by rank and micro-batch
   std::vector<PartRows> parts_of_context_;                // likewise, of a mesh with cp
   std::vector<PartRows> gathered_decodes_;                // likewise
+  RowMoves moves_;
+  EvenRows even_;
+  std::vector<PartRows> even_rows_;  // by data-parallel rank
   std::vector<std::int64_t> copies_;
   std::vector<bool> is_gathered_;  // by tensor, of weights
   StepResult result_;

@@ -1,0 +1,64 @@
+#include "kernels/execute/row_moves.h"
+
+#include <algorithm>
+
+namespace orrery {
+namespace {
+
+class FindMoves {
+ public:
+  explicit FindMoves(const Plan& plan) : plan_(plan), is_own_(plan.tensors().size()) {}
+
+  RowMoves run() {
+    RowMoves result{.has_even = has_even_rows(plan_)};
+    for (const Op& op : plan_.ops()) {
+      const RowMove move = result.has_even ? move_of(op) : RowMove::kNone;
+      const bool is_on_own = !result.has_even || (move == RowMove::kNone &&
+                                                  (uses_own(op.reads) || uses_own(op.writes)));
+      if (is_on_own || move == RowMove::kToOwn || move == RowMove::kToSampled) {
+        for (const TensorId id : op.writes) is_own_[static_cast<std::size_t>(id)] = true;
+      }
+      result.moves.push_back(move);
+      result.is_on_own.push_back(is_on_own);
+    }
+    return result;
+  }
+
+ private:
+  [[nodiscard]] std::string_view rows_of(const TensorView& view) const {
+    return plan_.tensors()[static_cast<std::size_t>(view.tensor)].axes.front().name;
+  }
+  [[nodiscard]] bool uses_own(const TensorViews& views) const {
+    return std::ranges::any_of(views,
+                               [&](TensorId id) { return is_own_[static_cast<std::size_t>(id)]; });
+  }
+  [[nodiscard]] RowMove move_of(const Op& op) const {
+    const auto* comm = std::get_if<CommOp>(&op.body);
+    if (comm == nullptr || op.reads.empty() || op.writes.empty()) return RowMove::kNone;
+    if (comm->kind == CollectiveKind::kAllGather) {
+      return rows_of(op.writes.back()) == axis::kAllTokens ? RowMove::kToOwn : RowMove::kNone;
+    }
+    if (comm->kind != CollectiveKind::kAllToAll) return RowMove::kNone;
+    if (uses_own(op.reads)) {
+      return rows_of(op.writes.front()) == axis::kTokens ? RowMove::kToEven : RowMove::kNone;
+    }
+    const bool samples =
+        rows_of(op.reads.front()) == axis::kTokens && rows_of(op.writes.front()) == axis::kSeqs;
+    return samples ? RowMove::kToSampled : RowMove::kNone;
+  }
+
+  const Plan& plan_;
+  std::vector<bool> is_own_;  // by tensor
+};
+
+}  // namespace
+
+RowMoves row_moves(const Plan& plan) { return FindMoves(plan).run(); }
+
+bool has_even_rows(const Plan& plan) {
+  return std::ranges::any_of(plan.tensors(), [](const Tensor& tensor) {
+    return !tensor.axes.empty() && tensor.axes.front().name == axis::kAllTokens;
+  });
+}
+
+}  // namespace orrery
