@@ -149,13 +149,20 @@ std::vector<StepTimes::View> StepTimes::rank_views(std::span<const Batch> ranks)
     most_sequences = std::max(most_sequences, num_sequences(batch));
     has_prefill = has_prefill || !batch.prefill.empty();
   }
-  // All ranks pad to the graph of the fullest.
-  const auto size = std::ranges::lower_bound(config_.graph_batch_sizes, most_tokens);
-  const bool is_graph = !has_prefill && size != config_.graph_batch_sizes.end();
+  // All ranks pad to the graph of the fullest, even parts to one of their own size.
+  const auto& sizes = config_.graph_batch_sizes;
+  const std::int64_t dp = config_.mesh.dp;
+  const auto size = std::ranges::lower_bound(sizes, most_tokens);
+  const bool is_graph = !has_prefill && size != sizes.end();
   const std::int64_t padded = is_graph ? *size : 0;
-  const bool pads = config_.pads_dp_ranks && !is_graph;
+  const bool is_balanced = config_.mesh.dp_rows == DpRows::kBalanced;
+  const bool pads = config_.pads_dp_ranks && !is_graph && !is_balanced;
   const std::int64_t least_rows = pads ? most_of_prompts + most_decodes : 0;
-  if (is_graph || pads) tokens = std::max(padded, least_rows) * config_.mesh.dp;
+  if (pads) tokens = least_rows * dp;
+  if (is_graph) {
+    const std::int64_t even = (std::max<std::int64_t>(tokens, 1) + dp - 1) / dp;
+    tokens = (is_balanced ? *std::ranges::lower_bound(sizes, even) : padded) * dp;
+  }
   Launched& way = launched(is_graph, has_prefill, is_graph ? padded : most_tokens);
   std::vector<View> views;
   views.reserve(ranks.size());

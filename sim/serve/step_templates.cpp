@@ -113,6 +113,9 @@ double share_of(const TokenCell& cell, std::int64_t tokens) {
   return static_cast<double>(tokens - cell.first) / static_cast<double>(cell.last - cell.first);
 }
 
+// Whether ranks have even parts of the step's tokens, whatever rows their own sequences have.
+bool has_even_rows(const Mesh& mesh) { return mesh.dp_rows == DpRows::kBalanced; }
+
 // Tokens of all ranks: eight cells an octave, whatever a tile takes, since only experts see them.
 TokenCell coarse_cell(std::int64_t tokens) {
   constexpr int kBits = 4;
@@ -121,6 +124,14 @@ TokenCell coarse_cell(std::int64_t tokens) {
   const std::int64_t step = std::int64_t{1} << (width - kBits);
   const std::int64_t first = tokens / step * step;
   return {.first = first, .last = first == tokens ? first : first + step};
+}
+
+// Tokens of all ranks, of which even parts are rows as those of a rank are.
+TokenCell step_cell(std::int64_t tokens, const Mesh& mesh) {
+  if (!has_even_rows(mesh)) return coarse_cell(tokens);
+  const std::int64_t ways = ways_of(mesh);
+  const TokenCell even = token_cell((tokens + ways - 1) / ways);
+  return {.first = even.first * ways, .last = even.last * ways};
 }
 
 }  // namespace
@@ -185,11 +196,17 @@ bool StepTemplates::is_level_without_effect() const {
   return std::abs(step_time(setup_, probe).duration.value() - expected) <= 1e-9 * expected;
 }
 
+bool StepTemplates::is_uneven(const StepShape& shape) const {
+  if (shape.rank_rows > 0 || !has_even_rows(setup_.mesh)) return shape.rank_rows > 0;
+  const RankRows rank(setup_.mesh, shape);
+  return shape.prefill_tokens > 0 || rank.rows * rank.ways != rank.tokens;
+}
+
 StepTemplates::Key StepTemplates::key_of(const StepShape& shape, std::int64_t tokens,
                                          std::int64_t rows) const {
   return {.tokens = tokens,
           .rows = rows,
-          .is_uneven = shape.rank_rows > 0,
+          .is_uneven = is_uneven(shape),
           .has_prefill = shape.prefill_tokens > 0,
           .has_decodes = shape.num_decodes > 0,
           .has_cached = is_cached_apart_ && shape.prefill_cached > 0,
@@ -369,7 +386,7 @@ StepTemplates::Mix StepTemplates::mixed(const Template& base, const Template& la
 // interpolated.
 StepTemplates::Mix StepTemplates::uneven(const StepShape& shape, const RankRows& rank) {
   const TokenCell rows = token_cell(rank.rows);
-  const TokenCell tokens = coarse_cell(shape.tokens);
+  const TokenCell tokens = step_cell(shape.tokens, setup_.mesh);
   const auto at = [&](std::int64_t step_tokens) {
     const auto key = [&](std::int64_t rank_rows) {
       return key_of(shape, std::max(step_tokens, rank_rows), rank_rows);
@@ -377,7 +394,7 @@ StepTemplates::Mix StepTemplates::uneven(const StepShape& shape, const RankRows&
     return mixed(find(key(rows.first)), find(key(rows.last)), share_of(rows, rank.rows));
   };
   Mix low = at(tokens.first);
-  const double share = share_of(tokens, shape.tokens);
+  const double share = share_of(tokens, std::max(shape.tokens, tokens.first));
   if (share == 0) return low;
   const Mix high = at(tokens.last);
   blend(low.chain, high.chain, share);
@@ -387,7 +404,7 @@ StepTemplates::Mix StepTemplates::uneven(const StepShape& shape, const RankRows&
 
 DeviceTime StepTemplates::time(const StepShape& exact) {
   const bool has_prefill = exact.prefill_tokens > 0;
-  const bool is_uneven = exact.rank_rows > 0;
+  const bool is_uneven = this->is_uneven(exact);
   const RankRows rank(setup_.mesh, exact);
   // Decode batches have captured sizes, few enough to keep each.
   const TokenCell cell = has_prefill || is_uneven
@@ -395,7 +412,8 @@ DeviceTime StepTemplates::time(const StepShape& exact) {
                              : TokenCell{.first = rank.rows, .last = rank.rows};
   StepShape shape = exact;
   const auto key = [&](std::int64_t rows) {
-    if (is_uneven) return key_of(shape, std::max(coarse_cell(shape.tokens).first, rows), rows);
+    if (is_uneven)
+      return key_of(shape, std::max(step_cell(shape.tokens, setup_.mesh).first, rows), rows);
     if (!has_prefill) return key_of(shape, shape.tokens, rows);
     const std::int64_t tokens = round_bits(shape.tokens, kTokenBits);
     return key_of(shape, std::clamp(tokens, rows, rows * rank.ways), rows);

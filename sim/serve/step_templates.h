@@ -67,7 +67,7 @@ class StepTemplates {
   struct Key {
     std::int64_t tokens = 0;  // of the whole step
     std::int64_t rows = 0;    // of the data-parallel rank
-    bool is_uneven = false;   // other ranks have other numbers of rows
+    bool is_uneven = false;   // `rows` are not what `tokens` say
     bool has_prefill = false;
     bool has_decodes = false;
     bool has_cached = false;         // before a chunk
@@ -76,6 +76,7 @@ class StepTemplates {
     auto operator<=>(const Key&) const = default;
   };
 
+  [[nodiscard]] bool is_uneven(const StepShape& shape) const;
   [[nodiscard]] Key key_of(const StepShape& shape, std::int64_t tokens, std::int64_t rows) const;
   // Shapes of a key: what depends on more than the key is other in each. Short ones are below the
   // tokens that sparse attention picks.

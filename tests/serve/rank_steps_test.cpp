@@ -23,17 +23,17 @@ class RankSteps : public testing::SimulatedStepsTest {
   StepTimes times_{config(small_deepseek(), kMesh)};
 
   // As the plan of each rank has it, beside the tokens of all; eager.
-  std::vector<double> exact(const std::vector<Batch>& ranks) const {
+  std::vector<double> exact(const std::vector<Batch>& ranks, const Mesh& mesh = kMesh) const {
     std::int64_t tokens = 0;
     std::int64_t sequences = 0;
     for (const Batch& batch : ranks) {
       tokens += num_tokens(batch);
       sequences = std::max(sequences, num_sequences(batch));
     }
-    const StepSetup eager = setup(small_deepseek(), kMesh, eager_cost_);
+    const StepSetup eager = setup(small_deepseek(), mesh, eager_cost_);
     std::vector<double> times;
     for (const Batch& batch : ranks) {
-      const StepShape shape = rank_shape(batch, tokens, 0, sequences, kMesh);
+      const StepShape shape = rank_shape(batch, tokens, 0, sequences, mesh);
       times.push_back((step_time(eager, shape).duration + kHost).value());
     }
     return times;
@@ -110,6 +110,71 @@ TEST_F(RankSteps, OfDecodesAllPadToTheGraphOfTheFullest) {
   EXPECT_EQ(times_.step(ranks).duration, padded);
   ranks[3] = decodes(65, 1024);  // beyond the largest graph
   EXPECT_GT(times_.step(ranks).duration, padded);
+}
+
+// Even parts of all rows: ranks differ in what their own sequences attend to.
+class BalancedSteps : public RankSteps {
+ protected:
+  static Mesh balanced(AttentionGather gather) {
+    return {.dp = 4, .ep = 4, .dp_rows = DpRows::kBalanced, .attention_gather = gather};
+  }
+};
+
+TEST_F(BalancedSteps, TakeAsLongAsTheirPlans) {
+  for (const AttentionGather gather : {AttentionGather::kNorm, AttentionGather::kProjected}) {
+    const Mesh mesh = balanced(gather);
+    StepTimes times(config(small_deepseek(), mesh));
+    Random random(11);
+    const auto up_to = [&](double most) {
+      return static_cast<std::int64_t>(std::exp(random.uniform() * std::log(most)));
+    };
+    for (int i = 0; i < 40; ++i) {
+      std::vector<Batch> ranks(4);
+      for (Batch& batch : ranks) {
+        if (random.uniform() < 0.6) batch = decodes(up_to(200), 1 + up_to(9000));
+        for (double more = random.uniform(); more > 0.6; more -= 0.2) {
+          batch.prefill.push_back({.query = up_to(6000), .context = up_to(3000)});
+        }
+      }
+      ranks[0].prefill.push_back({.query = up_to(6000)});  // so that the step is eager
+      const std::vector<double> plans = exact(ranks, mesh);
+      const StepTime step = times.step(ranks);
+      for (std::size_t rank = 0; rank < 4; ++rank) {
+        EXPECT_NEAR(step.ranks[rank].value(), plans[rank], 0.015 * plans[rank]) << i << " " << rank;
+      }
+    }
+  }
+}
+
+double balance_of(const StepTime& step) {
+  double sum = 0;
+  for (const Seconds time : step.ranks) sum += time.value();
+  return sum / static_cast<double>(step.ranks.size()) / std::ranges::max(step.ranks).value();
+}
+
+// One rank has a long prompt, for which the others wait: with rows of its own in all ops, with even
+// parts in those of its attention alone.
+TEST_F(BalancedSteps, WaitLessForALongPrompt) {
+  StepTimes balanced_times(config(small_deepseek(), balanced(AttentionGather::kProjected)));
+  std::vector<Batch> ranks(4, {.prefill = {{.query = 512}}});
+  ranks[1].prefill.front().query = 8192;
+  EXPECT_GT(balance_of(balanced_times.step(ranks)), balance_of(times_.step(ranks)) + 0.05);
+  // Alike ranks gain nothing, and move rows all the same.
+  const std::vector<Batch> alike(4, {.prefill = {{.query = 2432}}});
+  EXPECT_NEAR(balance_of(balanced_times.step(alike)), 1, 1e-12);
+  EXPECT_GT(balanced_times.step(alike).duration, times_.step(alike).duration);
+}
+
+// 36 decodes on four ranks: even parts are 9, padded to 16, where the fullest rank pads to 32.
+TEST_F(BalancedSteps, PadEvenPartsToAGraphOfTheirOwn) {
+  StepTimes balanced_times(config(small_deepseek(), balanced(AttentionGather::kNorm)));
+  std::vector<Batch> ranks(4, decodes(4, 1024));
+  ranks[2] = decodes(24, 1024);
+  const StepShape own = rank_shape(ranks[2], 16 * 4, 32, 24, balanced(AttentionGather::kNorm));
+  const Mesh mesh = balanced(AttentionGather::kNorm);
+  const double plan =
+      (step_time(setup(small_deepseek(), mesh, graph_cost_), own).duration + kHost).value();
+  EXPECT_NEAR(balanced_times.step(ranks).duration.value(), plan, 0.01 * plan);
 }
 
 TEST_F(RankSteps, AFastForwardIsTheSumOfItsStepsAlthoughTheSlowestRankChanges) {
