@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "sim/parallel/rank_rows.h"
 #include "sim/serve/fast_forward.h"
 #include "sim/serve/random.h"
+#include "tests/serve/fake_steps.h"
 #include "tests/serve/simulated_steps_testing.h"
 
 namespace orrery {
@@ -175,6 +177,28 @@ TEST_F(BalancedSteps, PadEvenPartsToAGraphOfTheirOwn) {
   const double plan =
       (step_time(setup(small_deepseek(), mesh, graph_cost_), own).duration + kHost).value();
   EXPECT_NEAR(balanced_times.step(ranks).duration.value(), plan, 0.01 * plan);
+}
+
+// Every fourth prompt is 16 times as long, and ranks take requests in turn.
+TEST_F(BalancedSteps, OfAServiceWaitLess) {
+  std::vector<Request> requests;
+  for (int i = 0; i < 64; ++i) {
+    requests.push_back({.prompt_tokens = i % 4 == 0 ? 4096 : 256, .output_tokens = 8});
+  }
+  ServiceConfig service = testing::small_service();
+  service.engine.max_num_batched_tokens = 4096;
+  service.num_kv_blocks = 100'000;
+  service.num_dp_ranks = 4;
+  const auto served = [&](StepTimes& times) {
+    const auto result = serve(testing::workload_of(requests), service, {},
+                              [&](int) { return std::make_unique<SimulatedSteps>(times); });
+    return *result.metrics.ranks;
+  };
+  StepTimes balanced_times(config(small_deepseek(), balanced(AttentionGather::kProjected)));
+  const auto own = served(times_);
+  const auto even = served(balanced_times);
+  EXPECT_GT(even.balance, own.balance);
+  EXPECT_LT(std::ranges::max(even.wait), std::ranges::max(own.wait));
 }
 
 TEST_F(RankSteps, AFastForwardIsTheSumOfItsStepsAlthoughTheSlowestRankChanges) {
