@@ -53,9 +53,9 @@ inline constexpr std::array<std::string_view, 8> kExpertCommNames{
 enum class SharedExpert : std::uint8_t { kSplit, kReplicated };
 inline constexpr std::array<std::string_view, 2> kSharedExpertNames{"split", "replicated"};
 
-// Where sequence parallelism, and data-parallel ranks with even parts of all rows, gather the tokens
-// of a latent-attention block: behind its norm, or behind the projections down to the latents,
-// which then work on a rank's part of the tokens.
+// Where sequence parallelism, and data-parallel ranks with even parts of all rows, gather the
+// tokens of a latent-attention block: behind its norm, or behind the projections down to the
+// latents, which then work on a rank's part of the tokens.
 enum class AttentionGather : std::uint8_t { kNorm, kProjected };
 inline constexpr std::array<std::string_view, 2> kAttentionGatherNames{"norm", "projected"};
 

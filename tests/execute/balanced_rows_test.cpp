@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <stdexcept>
-#include <utility>
+#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "tests/execute/deployment.h"
@@ -12,7 +12,6 @@
 namespace orrery {
 namespace {
 
-using testing::Deployment;
 using testing::deployment_of;
 using testing::ReferenceRuns;
 using testing::relative_difference;

@@ -46,6 +46,22 @@ Batch decodes(std::int64_t count, std::int64_t context) {
   return {.num_decodes = count, .decode_context = count * context};
 }
 
+// Decodes, prompts, both or nothing; the first rank has a prompt, so that the step is eager.
+std::vector<Batch> unlike_ranks(Random& random) {
+  const auto up_to = [&](double most) {
+    return static_cast<std::int64_t>(std::exp(random.uniform() * std::log(most)));
+  };
+  std::vector<Batch> ranks(4);
+  for (Batch& batch : ranks) {
+    if (random.uniform() < 0.6) batch = decodes(up_to(200), 1 + up_to(9000));
+    for (double more = random.uniform(); more > 0.6; more -= 0.2) {
+      batch.prefill.push_back({.query = up_to(6000), .context = up_to(3000)});
+    }
+  }
+  ranks[0].prefill.push_back({.query = up_to(6000)});
+  return ranks;
+}
+
 TEST_F(RankSteps, EqualRanksTakeWhatTheirSumTakes) {
   const std::vector<Batch> ranks(4, decodes(8, 1024));
   const FastForward apart = times_.fast_forward(ranks, 100);
@@ -63,18 +79,8 @@ TEST_F(RankSteps, EqualRanksTakeWhatTheirSumTakes) {
 
 TEST_F(RankSteps, TakeAsLongAsThePlanOfTheSlowest) {
   Random random(7);
-  const auto up_to = [&](double most) {
-    return static_cast<std::int64_t>(std::exp(random.uniform() * std::log(most)));
-  };
   for (int i = 0; i < 40; ++i) {
-    std::vector<Batch> ranks(4);
-    for (Batch& batch : ranks) {
-      if (random.uniform() < 0.6) batch = decodes(up_to(200), 1 + up_to(9000));
-      for (double more = random.uniform(); more > 0.6; more -= 0.2) {
-        batch.prefill.push_back({.query = up_to(6000), .context = up_to(3000)});
-      }
-    }
-    ranks[0].prefill.push_back({.query = up_to(6000)});  // so that the step is eager
+    const std::vector<Batch> ranks = unlike_ranks(random);
     const std::vector<double> plans = exact(ranks);
     const StepTime step = times_.step(ranks);
     const double slowest = std::ranges::max(plans);
@@ -127,18 +133,8 @@ TEST_F(BalancedSteps, TakeAsLongAsTheirPlans) {
     const Mesh mesh = balanced(gather);
     StepTimes times(config(small_deepseek(), mesh));
     Random random(11);
-    const auto up_to = [&](double most) {
-      return static_cast<std::int64_t>(std::exp(random.uniform() * std::log(most)));
-    };
     for (int i = 0; i < 40; ++i) {
-      std::vector<Batch> ranks(4);
-      for (Batch& batch : ranks) {
-        if (random.uniform() < 0.6) batch = decodes(up_to(200), 1 + up_to(9000));
-        for (double more = random.uniform(); more > 0.6; more -= 0.2) {
-          batch.prefill.push_back({.query = up_to(6000), .context = up_to(3000)});
-        }
-      }
-      ranks[0].prefill.push_back({.query = up_to(6000)});  // so that the step is eager
+      const std::vector<Batch> ranks = unlike_ranks(random);
       const std::vector<double> plans = exact(ranks, mesh);
       const StepTime step = times.step(ranks);
       for (std::size_t rank = 0; rank < 4; ++rank) {

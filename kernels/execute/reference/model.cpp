@@ -145,6 +145,7 @@ class StepRun {
       return kernel != nullptr && kernel->kernel == "embedding";
     });
     std::vector<const PartRows*> own;
+    own.reserve(static_cast<std::size_t>(setup_.grid.dp));
     for (int i = 0; i < setup_.grid.dp; ++i) own.push_back(&rows_[slot(i * setup_.grid.tp, 0)]);
     even_ = EvenRows(std::move(own), dim(std::get<KernelOp>(embedding->body).dims, "tokens"));
     for (int i = 0; i < setup_.grid.dp; ++i) even_rows_.push_back(even_.part(i));
