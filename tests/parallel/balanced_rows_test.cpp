@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,7 @@ namespace {
 
 using testing::bytes_on_rank_0;
 using testing::flops_by_op;
+using testing::op_named;
 using testing::tensor_named;
 using testing::total_weights;
 
@@ -113,6 +116,64 @@ TEST(BalancedRows, GatherLatentsAndSendResultsBack) {
 TEST(BalancedRows, GatherHiddenRowsWhereQueriesComeFromThose) {
   const Plan plan = planned(testing::small_llama(), skewed(), {.dp = 4, .dp_rows = kBalanced});
   EXPECT_EQ(bytes_on_rank_0(plan, CollectiveKind::kAllGather) * 4, 4 * kStepTokens * 256 * 2);
+}
+
+// Prompts after cached tokens beside decodes, decodes alone and several tokens of each decode, as
+// each shipped model has them. All but sparse attention and layers with states can be balanced.
+TEST(BalancedRows, AreLegalPlansOfEveryModel) {
+  const std::vector<Batch> batches{
+      {.prefill = {{700, 300}, {40, 0}, {90, 11}}, .num_decodes = 13, .decode_context = 13'000},
+      {.num_decodes = 30, .decode_context = 60'000},
+      {.num_decodes = 8, .decode_context = 16'000, .decode_query = 3}};
+  int num_models = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(testing::models_directory())) {
+    const std::string file = entry.path().filename().string();
+    if (!file.ends_with(".config.json")) continue;
+    const ModelConfig model = model_config(file, testing::config_fields(file));
+    const auto has_states = [](const LayerConfig& layer) { return layer.state_bytes > 0; };
+    if (model.index_topk > 0 || std::ranges::any_of(model.layers, has_states)) continue;
+    ++num_models;
+    for (const Precision& precision : {Precision{}, testing::kFp8Precision}) {
+      for (const Batch& batch : batches) {
+        Mesh mesh{.dp = 4, .dp_rows = kBalanced};
+        if (model.num_experts > 0) mesh.ep = 4;
+        SCOPED_TRACE(file);
+        EXPECT_NO_THROW((void)planned(model, batch, mesh, {.precision = precision}));
+        if (model.q_lora_rank == 0) continue;
+        mesh.attention_gather = kProjected;
+        EXPECT_NO_THROW((void)planned(model, batch, mesh, {.precision = precision}));
+      }
+    }
+  }
+  EXPECT_GT(num_models, 25);
+}
+
+TEST(BalancedRows, GoWithStagesAndOtherPlacesOfWeights) {
+  const std::vector<Mesh> meshes{
+      {.dp = 2, .tp = 2, .pp = 2, .dp_rows = kBalanced},
+      {.dp = 4, .dp_rows = kBalanced, .o_proj = OProjection::kSharded},
+      {.dp = 4, .dp_rows = kBalanced, .lm_head = LmHead::kJoined},
+      {.dp = 2, .tp = 4, .dp_rows = kBalanced, .lm_head = LmHead::kReplicated},
+      {.dp = 2, .tp = 2, .dp_rows = kBalanced, .split_all_reduce = true}};
+  for (const Mesh& mesh : meshes) {
+    for (const ModelConfig& model : {testing::small_llama(), testing::small_deepseek()}) {
+      EXPECT_NO_THROW((void)planned(model, skewed(), mesh)) << model.name;
+    }
+    const LoweringOptions packed{.attention_form = AttentionForm::kPacked};
+    EXPECT_NO_THROW((void)planned(testing::small_llama(), skewed(), mesh, packed));
+  }
+}
+
+// As services price ranks: one with few rows, or with an idle one, has an even part all the same.
+TEST(BalancedRows, OfARankWithFewRowsAreAsManyAsOfOthers) {
+  const Mesh mesh{.dp = 4, .ep = 4, .dp_rows = kBalanced, .attention_gather = kProjected};
+  for (const Batch& own : {Batch{}, Batch{.prefill = {{9}}}, Batch{.prefill = {{3000}}}}) {
+    const StepShape shape = rank_shape(own, 4000, 0, 1, mesh);
+    const Plan plan = step_plan(testing::small_deepseek(), shape, {}, mesh);
+    EXPECT_EQ(dim(std::get<KernelOp>(op_named(plan, "embedding").body).dims, "tokens"), 1000);
+    EXPECT_EQ(dim(std::get<KernelOp>(op_named(plan, "layers.0.q_b_proj").body).dims, "m"),
+              std::max<std::int64_t>(num_tokens(own), 1));
+  }
 }
 
 // What arrives of all ranks takes memory until the rank's own rows are taken out of it.
