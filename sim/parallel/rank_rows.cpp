@@ -120,13 +120,13 @@ std::int64_t sampled_rows(std::int64_t padded, const Batch& batch) {
 }
 
 StepShape rank_shape(const Batch& own, std::int64_t tokens, std::int64_t padded,
-                     std::int64_t most_sequences, const Mesh& mesh, std::int64_t least_rows) {
+                     std::int64_t most_sequences, const Mesh& mesh) {
   const Batch idle{.num_decodes = 1, .decode_context = 1};
   const Batch& batch = num_sequences(own) > 0 ? own : idle;
   StepShape shape = step_shape(batch);
   // Where no rank has two sequences, more rows than ranks are those of a prompt.
   shape.num_micro_batches = num_parts(mesh, most_sequences, padded == 0 && tokens > mesh.dp);
-  const std::int64_t own_rows = padded > 0 ? padded : std::max(shape.tokens, least_rows);
+  const std::int64_t own_rows = padded > 0 ? padded : shape.tokens;
   shape.rank_rows = ceil_div(own_rows, shape.num_micro_batches);
   const std::int64_t decode_rows = padded > 0 ? padded : batch.num_decodes * batch.decode_query;
   shape.tokens = std::max(tokens, shape.rank_rows);

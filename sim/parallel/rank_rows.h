@@ -52,10 +52,9 @@ StepShape dealt_shape(const Batch& batch, const Mesh& mesh);
 // The shape of a step as the data-parallel rank with the batch `own` sees it: its own rows and
 // attention, and experts that take in the `tokens` rows of all ranks. Of `own` decodes alone that
 // are replayed as a graph, `padded` is the rows that each rank has; 0: there is no graph.
-// `most_sequences`: of the rank with most of them. A rank without a batch computes one token. Of
-// other steps the rank's own rows are padded to `least_rows`.
+// `most_sequences`: of the rank with most of them. A rank without a batch computes one token.
 StepShape rank_shape(const Batch& own, std::int64_t tokens, std::int64_t padded,
-                     std::int64_t most_sequences, const Mesh& mesh, std::int64_t least_rows = 0);
+                     std::int64_t most_sequences, const Mesh& mesh);
 
 // The shape of a step of which every data-parallel rank, or each micro-batch of one, has the batch
 // `rank`. `tokens`: of all ranks, at least those of `rank`, where others have fewer and `rank` is

@@ -336,7 +336,6 @@ SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& asse
     config.decode_piece_cost = assembly.decode_piece_cost();
   }
   config.async_scheduling = scenario.engine.async_scheduling;
-  config.pads_dp_ranks = profile.pads_dp_ranks;
   return config;
 }
 

@@ -223,7 +223,6 @@ void read_scheduler(const Reader& reader, EngineProfile& profile) {
     engine.memory_fraction =
         static_cast<MemoryFraction>(reader.choice("memory_fraction", kMemoryFractionNames));
   }
-  if (reader.has("pads_dp_ranks")) profile.pads_dp_ranks = reader.boolean("pads_dp_ranks");
   if (reader.has("dp_router")) {
     engine.dp_router = static_cast<DpRouter>(reader.choice("dp_router", kDpRouterNames));
   }

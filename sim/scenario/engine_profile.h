@@ -94,7 +94,6 @@ struct EngineProfile {
   std::vector<std::int64_t> graph_batch_sizes;
   CudaGraphs cuda_graphs = CudaGraphs::kDecodes;
   std::int64_t max_piece_tokens = 512;  // larger steps are eager
-  bool pads_dp_ranks = false;           // SimulatedStepsConfig::pads_dp_ranks
   // Host time per layer of a step in pieces: of what it launches between them, beside the GPU.
   Seconds piece_launch;
   // Of the engine's megakernel but hbm_rate, which is the device's; none: it has none.

@@ -117,8 +117,6 @@ std::vector<Key> scheduler_keys() {
       needed(choice("kv_admission", all_names(kKvAdmissionNames),
                     "which blocks must be free to admit a request")),
       number("new_token_ratio", "of kv_admission: estimated", 0, 1),
-      key(Kind::kBoolean, "pads_dp_ranks",
-          "data-parallel ranks run as many rows as the fullest in eager steps too"),
       choice("dp_router", all_names(kDpRouterNames),
              "which data-parallel rank of a replica a request goes to"),
       needed(whole("max_num_seqs", "sequences of a step, of a data-parallel rank", 1, kBillion)),

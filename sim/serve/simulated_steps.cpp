@@ -136,16 +136,11 @@ StepTimes::View StepTimes::even_view(const Batch& batch) {
 std::vector<StepTimes::View> StepTimes::rank_views(std::span<const Batch> ranks) {
   std::int64_t tokens = 0;
   std::int64_t most_tokens = 0;
-  std::int64_t most_decodes = 0;
-  std::int64_t most_of_prompts = 0;
   std::int64_t most_sequences = 0;
   bool has_prefill = false;
   for (const Batch& batch : ranks) {
     tokens += num_tokens(batch);
-    const std::int64_t decodes = batch.num_decodes * batch.decode_query;
     most_tokens = std::max(most_tokens, num_tokens(batch));
-    most_decodes = std::max(most_decodes, decodes);
-    most_of_prompts = std::max(most_of_prompts, num_tokens(batch) - decodes);
     most_sequences = std::max(most_sequences, num_sequences(batch));
     has_prefill = has_prefill || !batch.prefill.empty();
   }
@@ -155,11 +150,8 @@ std::vector<StepTimes::View> StepTimes::rank_views(std::span<const Batch> ranks)
   const auto size = std::ranges::lower_bound(sizes, most_tokens);
   const bool is_graph = !has_prefill && size != sizes.end();
   const std::int64_t padded = is_graph ? *size : 0;
-  const bool is_balanced = config_.mesh.dp_rows == DpRows::kBalanced;
-  const bool pads = config_.pads_dp_ranks && !is_graph && !is_balanced;
-  const std::int64_t least_rows = pads ? most_of_prompts + most_decodes : 0;
-  if (pads) tokens = least_rows * dp;
   if (is_graph) {
+    const bool is_balanced = config_.mesh.dp_rows == DpRows::kBalanced;
     const std::int64_t even = (std::max<std::int64_t>(tokens, 1) + dp - 1) / dp;
     tokens = (is_balanced ? *std::ranges::lower_bound(sizes, even) : padded) * dp;
   }
@@ -167,12 +159,11 @@ std::vector<StepTimes::View> StepTimes::rank_views(std::span<const Batch> ranks)
   std::vector<View> views;
   views.reserve(ranks.size());
   for (const Batch& batch : ranks) {
-    views.push_back(
-        {.shape = rank_shape(batch, tokens, padded, most_sequences, config_.mesh, least_rows),
-         .way = &way,
-         .sequences = num_sequences(batch),
-         .decode_context = std::max(exact_mean_context(batch), 1.0),
-         .has_prefill = has_prefill});
+    views.push_back({.shape = rank_shape(batch, tokens, padded, most_sequences, config_.mesh),
+                     .way = &way,
+                     .sequences = num_sequences(batch),
+                     .decode_context = std::max(exact_mean_context(batch), 1.0),
+                     .has_prefill = has_prefill});
   }
   return views;
 }

@@ -84,9 +84,6 @@ struct SimulatedStepsConfig {
   // The host prepares a step while the one before runs: a step takes the longer of host and device
   // instead of the sum.
   bool async_scheduling = false;
-  // Data-parallel ranks run as many rows as the fullest has of prompts and of decodes in steps that
-  // are no graphs too.
-  bool pads_dp_ranks = false;
 };
 
 // Times of steps of one deployment, shared by its replicas. Thread safe; the value for a batch does
