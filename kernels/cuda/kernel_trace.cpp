@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <deque>
 #include <mutex>
 #include <stdexcept>
 #include <tuple>
@@ -98,8 +99,37 @@ Collected& collected() {
   return *all;
 }
 
+// Buffers that CUPTI has given back, the oldest first. It may write into one still, so they rest,
+// are used again and are never freed. Its own mutex: CUPTI, which may hold locks of its own, is not
+// called under it.
+class Buffers {
+ public:
+  std::uint8_t* take() {
+    const std::scoped_lock lock(mutex_);
+    if (resting_.size() <= kResting) return static_cast<std::uint8_t*>(std::malloc(kBufferBytes));
+    std::uint8_t* const buffer = resting_.front();
+    resting_.pop_front();
+    return buffer;
+  }
+  void give_back(std::uint8_t* buffer) {
+    const std::scoped_lock lock(mutex_);
+    resting_.push_back(buffer);
+  }
+
+ private:
+  static constexpr std::size_t kResting = 8;
+
+  std::mutex mutex_;
+  std::deque<std::uint8_t*> resting_;
+};
+
+Buffers& buffers() {
+  static auto* const all = new Buffers;
+  return *all;
+}
+
 void request_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* most_records) {
-  *buffer = static_cast<std::uint8_t*>(std::malloc(kBufferBytes));
+  *buffer = buffers().take();
   *size = *buffer == nullptr ? 0 : kBufferBytes;
   *most_records = 0;
 }
@@ -157,7 +187,7 @@ void complete_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t
         break;
     }
   }
-  std::free(buffer);
+  buffers().give_back(buffer);
 }
 
 }  // namespace
