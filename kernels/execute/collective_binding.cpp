@@ -436,11 +436,12 @@ Launch bind_collective(const CollectiveContext& context) {
   if (exchanges_prompts(context)) return bind_prompt_exchange(context);
   if (sends_slice(context)) return bind_slice(context);
   if (deals_heads(context)) return bind_head_exchange(context);
+  if (gathers_sampled(context)) return bind_gather_sampled(context);
   switch (std::get<CommOp>(context.op.body).kind) {
     case CollectiveKind::kAllReduce:
       return bind_all_reduce(context);
     case CollectiveKind::kAllGather:
-      return gathers_sampled(context) ? bind_gather_sampled(context) : bind_all_gather(context);
+      return bind_all_gather(context);
     case CollectiveKind::kReduceScatter:
       return bind_reduce_scatter(context);
     case CollectiveKind::kAllToAll:

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <stdexcept>
 #include <vector>
@@ -189,8 +190,8 @@ TEST(Halves, StayOnTheRankThatASequenceNames) {
       .decodes = {{.tokens = {5}, .dp_rank = 1}, {.tokens = {6}, .dp_rank = 1}}};
   const StepInput halves = in_halves(step, 2);
   const auto parts_of = [](const std::vector<SequenceTokens>& sequences) {
-    std::vector<int> parts;
-    for (const SequenceTokens& sequence : sequences) parts.push_back(sequence.dp_rank);
+    std::vector<int> parts(sequences.size());
+    std::ranges::transform(sequences, parts.begin(), &SequenceTokens::dp_rank);
     return parts;
   };
   EXPECT_EQ(parts_of(halves.prefill), (std::vector<int>{2, 3, 0}));
