@@ -55,12 +55,11 @@ std::vector<ExpertCounts> RankStep::take_counts() {
     if (!expert_counts_[i]) continue;
     const cuda::PinnedBuffer<std::int32_t>& counts = *expert_counts_[i];
     const Op& op = op_of(plan_, tasks_[i]);
-    found.push_back(
-        {.op = printed_name(op),
-         .copy = tasks_[i].copy,
-         .rank = rank_.rank(),
-         .first_expert = first_expert_of(plan_, op, rank_.first_expert()),
-         .rows = {counts.get(), counts.get() + counts.size()}});
+    found.push_back({.op = printed_name(op),
+                     .copy = tasks_[i].copy,
+                     .rank = rank_.rank(),
+                     .first_expert = first_expert_of(plan_, op, rank_.first_expert()),
+                     .rows = {counts.get(), counts.get() + counts.size()}});
   }
   expert_counts_.clear();
   return found;

@@ -11,8 +11,8 @@
 namespace orrery {
 
 struct BufferPlan {
-  // By tensor id: byte offset in the arena; -1 for weights (but those gathered from shards), caches, tensors of other ranks and
-  // those that no op on this rank uses.
+  // By tensor id: byte offset in the arena; -1 for weights (but those gathered from shards),
+  // caches, tensors of other ranks and those that no op on this rank uses.
   std::vector<std::int64_t> offsets;
   // By tensor id: offset of the row scales of an fp8 activation (one float per row), else -1.
   std::vector<std::int64_t> scales;

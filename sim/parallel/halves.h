@@ -1,8 +1,9 @@
 #pragma once
 
 // The plan of a step as GPUs execute it: sequences are dealt out in order, and in two halves of a
-// rank as sim/plan/halves.h says. All parts have the rows, and the keys of prompts, of whichever has
-// most; all parts of a plan are alike, so attention of each is priced as that of an average one.
+// rank as sim/plan/halves.h says. All parts have the rows, and the keys of prompts, of whichever
+// has most; all parts of a plan are alike, so attention of each is priced as that of an average
+// one.
 
 #include "sim/model/step_shape.h"
 #include "sim/parallel/parallel.h"

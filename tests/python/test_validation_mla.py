@@ -31,8 +31,9 @@ def test_every_scenario_can_be_prepared(directories: list[Path]) -> None:
 def test_calls_to_calibrate_are_of_no_judged_step(directories: list[Path]) -> None:
     lines = (FOLDER / "calibration_mla.ops").read_text(encoding="utf-8").splitlines()
     listed = {frozenset(line.split()) for line in lines if line and not line.startswith("#")}
-    # Of cp 2 the LM head and sampling of 8 rows are (docs/parallel.md).
-    calls = judged_calls(directory for directory in directories if directory.name != "deepseek_v2_lite_cp2")
+    # Of cp 2 the LM head and sampling of 8 rows are, of placements a fifth of all calls (docs/parallel.md).
+    timed = {"deepseek_v2_lite_cp2", "deepseek_v3_slice_tp2"}
+    calls = judged_calls(directory for directory in directories if directory.name not in timed)
     judged = {
         frozenset([kernel, dtype, *(f"{name}={size}" for name, size in dims)]) for kernel, dtype, dims in calls
     }
