@@ -87,6 +87,7 @@ void ExecutedSteps::make_prompt(const Request& request) {
 
 void ExecutedSteps::begin(Seconds now, std::span<const StepSequence> prefill,
                           std::span<const StepSequence> decodes) {
+  ++num_steps_;
   begin_ = now;
   input_ = {};
   sampled_.clear();
@@ -160,11 +161,14 @@ FastForward ExecutedSteps::fast_forward(std::span<const Batch> /*ranks*/,
           .waited = runner_.waited()};
 }
 
-std::span<const std::int32_t> ExecutedSteps::adopt(std::int64_t request,
-                                                   std::span<const std::int32_t> tokens,
-                                                   std::int64_t context) {
+std::span<const std::int32_t> ExecutedSteps::adopt(std::int64_t request, std::int64_t context,
+                                                   int rank) {
+  ranks_[static_cast<std::size_t>(request)] = rank;
+  return pools_[rank_of(request)].cover(request, context);
+}
+
+void ExecutedSteps::take_over(std::int64_t request, std::span<const std::int32_t> tokens) {
   tokens_[static_cast<std::size_t>(request)].assign(tokens.begin(), tokens.end());
-  return pools_.front().cover(request, context);
 }
 
 }  // namespace orrery

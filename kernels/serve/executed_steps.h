@@ -70,11 +70,14 @@ class ExecutedSteps : public StepBackend {
   [[nodiscard]] std::span<const std::int32_t> blocks(std::int64_t request) const {
     return prefixes_ ? prefixes_->held(request) : pool(request).held(request);
   }
-  // Takes over a request whose `tokens` were made elsewhere: blocks for the first `context` of
-  // them, whose content the caller brings before the next step, on the first data-parallel rank.
-  // They are given back by `release`.
-  std::span<const std::int32_t> adopt(std::int64_t request, std::span<const std::int32_t> tokens,
-                                      std::int64_t context);
+  // Of a request that is computed elsewhere: blocks of data-parallel rank `rank` for the first
+  // `context` of its tokens, whose content the caller brings. They are given back by `release`.
+  std::span<const std::int32_t> adopt(std::int64_t request, std::int64_t context, int rank);
+  // Its tokens, before its first step here.
+  void take_over(std::int64_t request, std::span<const std::int32_t> tokens);
+  [[nodiscard]] int num_dp_ranks() const { return config_.num_dp_ranks; }
+  // That have begun; the runner has begun all but perhaps the last.
+  [[nodiscard]] std::int64_t num_steps() const { return num_steps_; }
 
  private:
   [[nodiscard]] std::size_t rank_of(std::int64_t request) const {
@@ -97,6 +100,7 @@ class ExecutedSteps : public StepBackend {
   std::optional<PrefixBlocks> prefixes_;           // in place of these
   std::vector<int> ranks_;                         // by request, which has its blocks
   std::vector<std::vector<std::int32_t>> tokens_;  // by request
+  std::int64_t num_steps_ = 0;
   Seconds begin_;
   StepInput input_;
   KvMoves moves_;                      // of the step

@@ -36,6 +36,12 @@ ExecutorRunnerSetup checked(ExecutorRunnerSetup setup) {
         "a tier of host memory behind the KV blocks of dp " + std::to_string(setup.mesh.dp) +
         ", pp " + std::to_string(setup.mesh.pp) + " is not executed; expected 1 of both");
   }
+  if (setup.announces_layers && (setup.mesh.two_batch_overlap || setup.host_tier)) {
+    throw std::invalid_argument(
+        "layers of KV caches move while two batches overlap, or behind a tier of host memory, "
+        "which "
+        "is not executed; expected neither beside transfer layerwise");
+  }
   return setup;
 }
 
@@ -90,13 +96,22 @@ std::vector<GemmShape> gemms_of(const Plan& plan) {
 ExecutorRunner::ExecutorRunner(ExecutorRunnerSetup setup)
     : setup_(checked(std::move(setup))),
       host_tier_(setup_.host_tier ? std::make_unique<HostTier>(*setup_.host_tier) : nullptr),
-      executor_(with_plans(setup_, host_tier_.get())) {
+      layer_events_(setup_.announces_layers ? std::make_unique<LayerEvents>() : nullptr),
+      executor_(with_plans(
+          setup_, host_tier_ ? static_cast<KvHook*>(host_tier_.get()) : layer_events_.get())) {
   const ExecutorSetup& executor = setup_.executor;
   if (host_tier_) {
     std::vector<const KvPool*> pools;
     pools.reserve(static_cast<std::size_t>(executor_.num_ranks()));
     for (int rank = 0; rank < executor_.num_ranks(); ++rank) pools.push_back(&executor_.kv(rank));
     host_tier_->open(pools, executor.devices);
+  }
+  if (layer_events_) {
+    std::vector<std::int64_t> layers;
+    for (int rank = 0; rank < executor_.num_ranks(); ++rank) {
+      layers.push_back(executor_.kv(rank).shape().layers);
+    }
+    layer_events_->open(executor.devices, layers);
   }
   const std::int64_t decodes = std::min(executor.max_sequences, executor.max_tokens - 1);
   const StepInput fullest = any_input(executor.max_tokens - decodes, decodes);
@@ -204,6 +219,8 @@ Seconds ExecutorRunner::waited() const { return host_tier_ ? host_tier_->waited(
 std::vector<std::int32_t> ExecutorRunner::run(const StepInput& input, std::int64_t graph_rows,
                                               const KvMoves& moves) {
   if (host_tier_) host_tier_->set(moves);
+  std::optional<LayerEvents::Step> step;
+  if (layer_events_) step.emplace(*layer_events_);
   return with_ranks_from(setup_.first_rank, [&] { return run_step(input, graph_rows); });
 }
 

@@ -17,6 +17,7 @@
 #include "kernels/execute/executor.h"
 #include "kernels/execute/rank_batches.h"
 #include "kernels/serve/host_tier.h"
+#include "kernels/serve/layer_events.h"
 #include "kernels/serve/step_runner.h"
 #include "sim/model/model.h"
 #include "sim/parallel/parallel.h"
@@ -32,6 +33,8 @@ struct ExecutorRunnerSetup {
   ExecutorSetup executor;
   // Behind the KV blocks, of one data-parallel rank; none: what is evicted is lost.
   std::optional<HostTierConfig> host_tier;
+  // Layers of the KV cache move while later ones are computed; no tier is behind it then.
+  bool announces_layers = false;
   // Rows of decode steps that run as one kernel; others that are captured, as graphs.
   std::vector<std::int64_t> megakernel_rows;
   // Context of the decodes for which graphs are captured: they keep how its attention is split.
@@ -55,7 +58,8 @@ class ExecutorRunner : public StepRunner {
  public:
   // Allocates everything and runs steps of many sizes, the largest first, so that libraries have
   // loaded their kernels. Throws std::invalid_argument for what
-  // cannot be served on GPUs (micro-batches of a pipeline, kernels that cannot be executed),
+  // cannot be served on GPUs (micro-batches of a pipeline, kernels that cannot be executed, layers
+  // announced of two batches at once),
   // std::runtime_error when a GPU fails.
   explicit ExecutorRunner(ExecutorRunnerSetup setup);
 
@@ -66,6 +70,8 @@ class ExecutorRunner : public StepRunner {
   [[nodiscard]] Seconds waited() const override;
 
   [[nodiscard]] const Executor& executor() const { return executor_; }
+  // Of the steps of run(); null: layers are not announced.
+  [[nodiscard]] const LayerEvents* layer_events() const { return layer_events_.get(); }
   // Of every step that was run since serving began, in order.
   [[nodiscard]] std::span<const RunTimes> times() const { return times_; }
 
@@ -95,6 +101,7 @@ class ExecutorRunner : public StepRunner {
 
   ExecutorRunnerSetup setup_;
   std::unique_ptr<HostTier> host_tier_;  // null: there is none
+  std::unique_ptr<LayerEvents> layer_events_;
   Executor executor_;
   std::map<std::int64_t, std::unique_ptr<PreparedStep>> graphs_;  // by rows
   std::map<Rows, Prepared> eager_;

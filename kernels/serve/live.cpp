@@ -87,11 +87,6 @@ LiveSetup checked(const LiveSetup& given, const Workload& workload) {
     if (setup.mover == nullptr) {
       throw std::invalid_argument("prefill and decode are apart; expected what moves KV caches");
     }
-    if (setup.first.service.num_dp_ranks > 1 || setup.decode->service.num_dp_ranks > 1) {
-      throw std::invalid_argument(
-          "prefill and decode are apart, with several data-parallel ranks in a replica, which is "
-          "not executed; expected dp 1 (several replicas do the same)");
-    }
     check_side(*setup.decode, workload, true);
   } else {
     setup.first.service = checked_config(setup.first.service, workload);
@@ -123,7 +118,8 @@ class LiveService {
                               *setup_.mover, workload_.requests, first_.steps, decode_.steps);
       const DisaggregatedConfig config{.prefill = setup_.first.service,
                                        .decode = setup_.decode->service,
-                                       .kv_block = setup_.kv_block};
+                                       .kv_block = setup_.kv_block,
+                                       .num_moved_layers = setup_.moves_layers ? 1 : 0};
       ServiceLoop loop(workload_, records_, first_.replicas, decode_.replicas, config, transfers,
                        progress_);
       turn(loop, is_stopped);
@@ -136,11 +132,14 @@ class LiveService {
   }
 
  private:
-  // One for each replica, and for each pair of replicas between which KV caches move.
+  // One for each replica, and for each pair of ranks between which KV caches move.
   static std::size_t num_threads(const LiveSetup& setup) {
+    const auto ranks = [](const LiveSide& side) {
+      return side.runners.size() * static_cast<std::size_t>(side.service.num_dp_ranks);
+    };
     const std::size_t first = setup.first.runners.size();
-    const std::size_t decode = setup.decode ? setup.decode->runners.size() : 0;
-    return first + decode + first * decode;
+    if (!setup.decode) return first;
+    return first + setup.decode->runners.size() + ranks(setup.first) * ranks(*setup.decode);
   }
 
   void add(LiveReplicas& to, const LiveSide& side, ReplicaRole role) {

@@ -30,7 +30,8 @@ struct LiveSetup {
   LiveSide first;                  // serves whole requests, or the prompts of a service apart
   std::optional<LiveSide> decode;  // the other tokens; as in DisaggregatedConfig
   KvMover* mover = nullptr;        // of a service apart
-  Bytes kv_block;                  // likewise; over all ranks of an instance
+  Bytes kv_block;                  // likewise; all that move
+  bool moves_layers = false;       // likewise; while later ones are computed
 };
 
 struct LiveResult {

@@ -58,6 +58,8 @@ class LiveLoop {
   // Called with the lock held, as is `work`: thread `thread` does it after what it was given
   // before.
   void give(std::size_t thread, Work work);
+  // Whether work is not begun any more; the lock is held.
+  [[nodiscard]] bool is_stopped() const { return is_stopped_; }
   // What ended the run early.
   [[nodiscard]] std::exception_ptr error() const { return error_; }
 

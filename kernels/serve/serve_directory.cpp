@@ -1,7 +1,6 @@
 #include "kernels/serve/serve_directory.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdint>
 #include <fstream>
@@ -22,14 +21,6 @@ namespace orrery {
 namespace {
 
 namespace fs = std::filesystem;
-
-using PrefillField = std::pair<std::string_view, std::int64_t PrefillCase::*>;
-constexpr std::array<PrefillField, 4> kPrefillFields{{
-    {"prefill_replicas", &PrefillCase::num_replicas},
-    {"prefill_num_kv_blocks", &PrefillCase::num_kv_blocks},
-    {"prefill_max_num_seqs", &PrefillCase::max_num_seqs},
-    {"prefill_max_num_batched_tokens", &PrefillCase::max_num_batched_tokens},
-}};
 
 // The lines of serve.txt, one word and its value each.
 class ServeLines {
@@ -56,25 +47,26 @@ class ServeLines {
       serve_.num_replicas = static_cast<int>(std::min<std::int64_t>(number(word, value, 1), 1024));
     } else if (word == "router") {
       serve_.router = parse_router(value);
-    } else if (const auto field = std::ranges::find(kPrefillFields, word, &PrefillField::first);
-               field != kPrefillFields.end()) {
-      if (!serve_.prefill) serve_.prefill.emplace();
-      (*serve_.prefill).*field->second = number(word, value, 1);
+    } else if (word == "prefill_replicas") {
+      prefill().num_replicas = std::min<std::int64_t>(number(word, value, 1), 1024);
+    } else if (word == "layerwise") {
+      if (!value.empty()) fail("found \"" + std::string(text) + "\", expected layerwise");
+      prefill().is_layerwise = true;
     } else {
       fail("unknown word \"" + word +
-           "\", expected open, closed_loop, warmup, hash_block_tokens, replicas, router or "
-           "prefill_...");
+           "\", expected open, closed_loop, warmup, hash_block_tokens, replicas, router, "
+           "prefill_replicas or layerwise");
     }
   }
   void finish() {
     if (!seen_.contains("loop")) fail("found neither open nor closed_loop");
-    if (!serve_.prefill) return;
-    for (const auto& [word, field] : kPrefillFields) {
-      if (!seen_.contains(std::string(word))) fail("found no " + std::string(word));
-    }
+    if (serve_.prefill && serve_.prefill->num_replicas == 0) fail("found no prefill_replicas");
   }
 
  private:
+  [[nodiscard]] PrefillCase& prefill() {
+    return serve_.prefill ? *serve_.prefill : serve_.prefill.emplace();
+  }
   [[noreturn]] void fail(const std::string& message) const { trace::fail(file_, line_, message); }
   [[nodiscard]] std::int64_t number(const std::string& word, std::string_view text,
                                     std::int64_t least) const {
@@ -105,6 +97,24 @@ auto parsed(const fs::path& file, const Parse& parse) {
     const std::string what = error.what();
     const bool is_named = what.starts_with(file.string());
     throw std::invalid_argument(is_named ? what : file.string() + ": " + what);
+  }
+}
+
+// What moves between the sides must be the same on both.
+void check_sides(const PrefillCase& prefill, const Deployment& decode, const fs::path& file) {
+  const auto fail = [&](const std::string& message) {
+    throw std::invalid_argument(file.string() + ": " + message);
+  };
+  const Deployment& side = prefill.deployment;
+  if (side.config != decode.config) fail("found another model than deployment.txt has");
+  if (side.seed != decode.seed) fail("found another seed of the weights than deployment.txt has");
+  if (side.lowering.precision.kv_cache != decode.lowering.precision.kv_cache) {
+    fail("kv_cache is " + std::string(to_text(side.lowering.precision.kv_cache)) + ", expected " +
+         std::string(to_text(decode.lowering.precision.kv_cache)) +
+         " as for decode: blocks are not cast on their way");
+  }
+  if (side.mesh.cp > 1 || decode.mesh.cp > 1) {
+    fail("found KV caches dealt over cp ranks, which do not move; expected cp 1 on both sides");
   }
 }
 
@@ -156,6 +166,11 @@ ServeCase read_serve_case(const fs::path& directory) {
     const fs::path hashes = directory / "block_hashes.txt";
     parse_block_hashes(read_text_file(hashes, kMostHashBytes), hashes.string(), serve.workload);
   }
+  if (serve.prefill) {
+    const fs::path prefill = directory / "prefill_deployment.txt";
+    serve.prefill->deployment = parsed(prefill, parse_deployment);
+    check_sides(*serve.prefill, serve.deployment, prefill);
+  }
   const fs::path tiers = directory / "kv_tiers.txt";
   if (!fs::exists(tiers)) return serve;
   serve.kv_tiers = parsed(tiers, parse_kv_tiers);
@@ -184,11 +199,7 @@ ServeCase prefill_side(const ServeCase& serve) {
   const PrefillCase& prefill = *serve.prefill;
   side.prefill.reset();
   side.num_replicas = static_cast<int>(prefill.num_replicas);
-  side.deployment.num_kv_blocks = prefill.num_kv_blocks;
-  side.deployment.engine.max_num_seqs = prefill.max_num_seqs;
-  side.deployment.engine.max_num_batched_tokens = prefill.max_num_batched_tokens;
-  side.deployment.graph_batch_sizes.clear();
-  side.deployment.megakernel_batch_sizes.clear();
+  side.deployment = prefill.deployment;
   return side;
 }
 

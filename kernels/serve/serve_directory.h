@@ -7,10 +7,10 @@
 //   DIR/workload.csv               arrival_s,prompt_tokens,output_tokens
 //   DIR/serve.txt                  `open` or `closed_loop N`; `warmup N`; where there are several,
 //                                  `replicas N` and `router NAME`; where other GPUs compute the
-//                                  prompts, `prefill_replicas N`, `prefill_num_kv_blocks N`,
-//                                  `prefill_max_num_seqs N`, `prefill_max_num_batched_tokens N`:
-//                                  the deployment is then that of the decode replicas
+//                                  prompts, `prefill_replicas N`, and `layerwise` if layers move
+//                                  while later ones are computed;
 //                                  of prompts that begin alike `hash_block_tokens N`
+//   DIR/prefill_deployment.txt     of prefill replicas; that above is then of decode replicas
 //   DIR/block_hashes.txt           of these, a line for each request: its Request::block_hashes
 //   DIR/kv_tiers.txt               where there are some: sim/serve/executed_tiers.h
 //   DIR/executed/requests.csv, serve_steps.csv   columns as in run directories
@@ -27,12 +27,11 @@
 namespace orrery {
 
 // Replicas that compute prompts and first tokens for those of the deployment (sim/serve/
-// disaggregated.h); otherwise deployed alike.
+// disaggregated.h).
 struct PrefillCase {
   std::int64_t num_replicas = 0;
-  std::int64_t num_kv_blocks = 0;
-  std::int64_t max_num_seqs = 0;
-  std::int64_t max_num_batched_tokens = 0;
+  Deployment deployment;      // of the same model
+  bool is_layerwise = false;  // its layers move while later ones are computed
 };
 
 struct ServeCase {
@@ -59,7 +58,7 @@ ServeCase read_serve_case(const std::filesystem::path& directory);
 // The service of the case on GPUs: the deployment's engine behind no front end, since none is run.
 ServiceConfig service_config(const ServeCase& serve);
 
-// The prefill replicas of a disaggregated case as a case of their own, which captures no graphs.
+// The prefill replicas of a disaggregated case as a case of their own.
 ServeCase prefill_side(const ServeCase& serve);
 
 // The longest request with its outputs, in tokens; the mean context of a decode step.

@@ -15,13 +15,12 @@ namespace orrery {
 
 class WatchedKvMover : public KvMover {
  public:
-  // Transfers are work of the first rank of their prefill replica, of `ranks_per_replica`; `setup`
-  // says the rest. `mover` outlives it.
-  WatchedKvMover(KvMover& mover, int num_prefill, int num_decode, int ranks_per_replica,
+  // Transfers are work of the GPU that `first_gpus` names for their prefill rank; `setup` says the
+  // rest. `mover` outlives it.
+  WatchedKvMover(KvMover& mover, std::span<const int> first_gpus, int num_decode,
                  const RunWatch::Setup& setup);
   // Throws RankError for what `mover` throws.
-  Seconds move(int prefill, int decode, std::span<const std::int32_t> source,
-               std::span<const std::int32_t> destination) override;
+  Seconds move(const Move& move) override;
 
  private:
   KvMover& mover_;

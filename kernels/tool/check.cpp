@@ -38,6 +38,7 @@ constexpr Group kGroups[] = {
     {"fault_phases", check_fault_phases},
     {"memory", check_memory},
     {"host_tier", check_host_tier},
+    {"disaggregated", check_disaggregated},
 };
 
 struct Options {

@@ -40,6 +40,10 @@ CheckCount check_memory();
 // the tokens that it gets with all prefixes on the GPU, which then runs the same steps; and every
 // byte of units that went to the host and came back. Prints a line per case.
 CheckCount check_host_tier();
+// KV caches between instances that split small models alike and unlike: every byte by which heads
+// of which layers belong where, and small services with prompts and decodes apart on two GPUs,
+// whole prompts and layer by layer. With fewer GPUs prints that it was skipped.
+CheckCount check_disaggregated();
 
 // Steps of small models on the executor: against a double-precision reference on the CPU, split
 // over GPUs against one GPU, replayed graphs against eager steps, and with collectives left out,

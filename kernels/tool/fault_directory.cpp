@@ -68,11 +68,16 @@ FaultDirectory::FaultDirectory(const Mesh& mesh, bool prefill_apart)
   std::string requests = "arrival_s,prompt_tokens,output_tokens\n";
   for (int i = 0; i < 6; ++i) requests += "0,40,6\n";
   write_file(path_ / "workload.csv", requests);
-  write_file(path_ / "serve.txt",
-             std::string("closed_loop 4\nwarmup 0\n") +
-                 (prefill_apart ? "prefill_replicas 1\nprefill_num_kv_blocks 64\n"
-                                  "prefill_max_num_seqs 4\nprefill_max_num_batched_tokens 256\n"
-                                : ""));
+  write_file(path_ / "serve.txt", std::string("closed_loop 4\nwarmup 0\n") +
+                                      (prefill_apart ? "prefill_replicas 1\n" : ""));
+  if (!prefill_apart) return;
+  Deployment prefill = deployment;
+  prefill.num_kv_blocks = 64;
+  prefill.engine.max_num_seqs = 4;
+  prefill.engine.max_num_batched_tokens = 256;
+  prefill.graph_batch_sizes.clear();
+  prefill.megakernel_batch_sizes.clear();
+  write_file(path_ / "prefill_deployment.txt", to_text(prefill));
 }
 
 FaultDirectory::~FaultDirectory() {

@@ -43,6 +43,7 @@ constexpr const char* kUsage = R"(usage:
   orrery-gpu check fault_phases   the same of every command in every phase, some minutes
   orrery-gpu check memory         memory of a deployment against its prediction
   orrery-gpu check host_tier      KV blocks that go to the host's memory and come back
+  orrery-gpu check disaggregated  KV caches between instances that split a model alike or unlike
   orrery-gpu check trace          whether each kernel and copy is recorded (needs CUPTI)
   orrery-gpu time [KERNEL…]       time the benchmark shapes of kernels
   orrery-gpu time launch          the costs of launching

@@ -32,6 +32,7 @@
 #include "kernels/tool/processes.h"
 #include "kernels/tool/run_faults.h"
 #include "kernels/tool/serve_output.h"
+#include "sim/parallel/kv_flows.h"
 #include "sim/serve/disaggregated.h"
 #include "sim/serve/kv_tiers.h"
 
@@ -140,6 +141,13 @@ std::int64_t num_instances(const ServeCase& serve) {
   return serve.num_replicas + (serve.prefill ? serve.prefill->num_replicas : 0);
 }
 
+std::int64_t num_gpus(const ServeCase& serve) {
+  const auto of = [](const ServeCase& side) {
+    return std::int64_t{rank_grid(side.deployment.mesh).size()} * side.num_replicas;
+  };
+  return of(serve) + (serve.prefill ? of(prefill_side(serve)) : 0);
+}
+
 // Throws std::invalid_argument when there are too few GPUs, and for FFNs on GPUs of their own.
 void check_devices(const ServeCase& serve, const Options& options) {
   if (serve.deployment.mesh.ffn_instances > 0) {
@@ -147,14 +155,19 @@ void check_devices(const ServeCase& serve, const Options& options) {
         "a service with FFNs on GPUs of their own is not executed, its steps by themselves are "
         "(orrery-gpu execute); expected ffn_instances 0");
   }
-  const int ranks = rank_grid(serve.deployment.mesh).size();
-  const std::int64_t needed = ranks * num_instances(serve);
+  const std::int64_t needed = num_gpus(serve);
   const std::int64_t present = cuda::device_count();
   const std::int64_t usable = options.gpus.value_or(present);
   if (usable <= present && needed <= usable) return;
+  const auto side = [](const ServeCase& of, const char* name) {
+    return counted(of.num_replicas, name) + " of " +
+           counted(rank_grid(of.deployment.mesh).size(), "rank");
+  };
+  const std::string replicas = serve.prefill ? side(prefill_side(serve), "prefill replica") +
+                                                   " and " + side(serve, "decode replica")
+                                             : side(serve, "replica");
   throw std::invalid_argument(
-      counted(num_instances(serve), "replica") + " of " + counted(ranks, "rank") + " need " +
-      counted(needed, "GPU") + "; this host has " + counted(present, "GPU") +
+      replicas + " need " + counted(needed, "GPU") + "; this host has " + counted(present, "GPU") +
       (options.gpus ? ", and --gpus says " + std::to_string(*options.gpus) : std::string()));
 }
 
@@ -239,20 +252,21 @@ class Server {
 
   void warm_up() {
     write_environment();
-    if (serve_.prefill) make_runners(prefill_side(serve_));
+    if (serve_.prefill) make_runners(prefill_side(serve_), serve_.prefill->is_layerwise);
     make_runners(serve_);
   }
 
   // Behind those that are there, on the next GPUs.
-  void make_runners(const ServeCase& side) {
+  void make_runners(const ServeCase& side, bool announces_layers = false) {
     const int ranks = rank_grid(side.deployment.mesh).size();
     const std::vector<std::int64_t> graphs = used_graphs(side.deployment);
     for (int i = 0; i < side.num_replicas; ++i) {
       std::vector<int> devices(static_cast<std::size_t>(ranks));
-      std::iota(devices.begin(), devices.end(), static_cast<int>(runners_.size()) * ranks);
+      const int first = devices_.empty() ? 0 : devices_.back().back() + 1;
+      std::iota(devices.begin(), devices.end(), first);
       const Clock::time_point begin = Clock::now();
       ExecutorRunnerSetup setup = runner_setup(side, options_, devices);
-      const int first = devices.front();
+      setup.announces_layers = announces_layers;
       watch_ranks(setup, first);
       with_ranks_from(
           first, [&] { runners_.push_back(std::make_unique<ExecutorRunner>(std::move(setup))); });
@@ -318,33 +332,57 @@ class Server {
                       is_stopped);
   }
 
+  // Each data-parallel rank of the replicas of a side, whose runners are those from `first` on.
+  [[nodiscard]] std::vector<MovedInstance> instances(const ServeCase& side,
+                                                     std::size_t first) const {
+    const RankGrid grid = rank_grid(side.deployment.mesh);
+    std::vector<MovedInstance> all;
+    for (int i = 0; i < side.num_replicas; ++i, ++first) {
+      const ExecutorRunner& runner = *runners_[first];
+      for (int dp_rank = 0; dp_rank < grid.dp; ++dp_rank) {
+        MovedInstance& instance = all.emplace_back();
+        instance.layers = runner.layer_events();
+        for (int rank = 0; rank < grid.size(); ++rank) {
+          if (grid.dp_rank(rank) != dp_rank) continue;
+          instance.gpus.push_back({.pool = &runner.executor().kv(rank),
+                                   .device = devices_[first][static_cast<std::size_t>(rank)],
+                                   .rank = rank});
+        }
+      }
+    }
+    return all;
+  }
+
   // With `checks` every KV cache that moved is compared.
   LiveResult serve_apart(const Workload& workload, const Progress& progress,
                          const std::function<bool()>& is_stopped, bool checks = false) {
     const ServeCase prefill = prefill_side(serve_);
     const auto num_prefill = static_cast<std::size_t>(prefill.num_replicas);
-    LiveSetup setup{.first = live_side(prefill, 0), .decode = live_side(serve_, num_prefill)};
-    std::vector<MovedInstance> from;
-    std::vector<MovedInstance> to;
-    for (std::size_t i = 0; i < runners_.size(); ++i) {
-      (i < num_prefill ? from : to)
-          .push_back({.executor = &runners_[i]->executor(), .devices = devices_[i]});
-    }
-    setup.kv_block = kv_block_of(*from.front().executor);
-    GpuKvMover mover(std::move(from), std::move(to), options_.move_by);
+    LiveSetup setup{.first = live_side(prefill, 0),
+                    .decode = live_side(serve_, num_prefill),
+                    .moves_layers = serve_.prefill->is_layerwise};
+    std::vector<MovedInstance> from = instances(prefill, 0);
+    std::vector<MovedInstance> to = instances(serve_, num_prefill);
+    std::vector<int> first_gpus;
+    for (const MovedInstance& rank : from) first_gpus.push_back(rank.gpus.front().device);
+    const auto num_decode = static_cast<int>(to.size());
+    GpuKvMover mover(std::move(from), std::move(to),
+                     kv_parts(model_config(serve_.deployment.name, serve_.deployment.config),
+                              prefill.deployment.mesh, serve_.deployment.mesh),
+                     options_.move_by);
+    setup.kv_block = mover.block_bytes();
     CheckedKvMover checked(mover);
-    WatchedKvMover watched(checks ? static_cast<KvMover&>(checked) : mover,
-                           static_cast<int>(num_prefill),
-                           static_cast<int>(runners_.size() - num_prefill),
-                           rank_grid(serve_.deployment.mesh).size(), watch_setup());
+    WatchedKvMover watched(checks ? static_cast<KvMover&>(checked) : mover, first_gpus, num_decode,
+                           watch_setup());
     setup.mover = &watched;
     LiveClock clock;
     return serve_live(workload, setup, {}, clock, progress, is_stopped);
   }
 
   // That KV caches arrive as they were. All at once: every byte that moved, while both sides
-  // compute. One at a time: the tokens are those of one instance, which then runs the same steps.
-  // `served`: the tokens under load, where batches and so roundings are others.
+  // compute. One at a time: the tokens are those of one instance, which then runs the same steps,
+  // unless the sides split the model unlike, so that sums are rounded otherwise. `served`: the
+  // tokens under load, where batches and so roundings are others.
   void verify(const Tokens& served) {
     Workload some = serve_.workload;
     some.requests.resize(
@@ -373,7 +411,8 @@ class Server {
         "load; all bytes of %lld KV caches right\n",
         num_equal, whole.size(), num_tokens, num_equal_in_load,
         static_cast<long long>(moved.service.metrics.disaggregation->num_transfers));
-    if (num_equal != whole.size()) {
+    const bool is_alike = serve_.prefill->deployment.mesh == serve_.deployment.mesh;
+    if (is_alike && num_equal != whole.size()) {
       throw std::runtime_error(
           "tokens of requests that were handed over differ from those of one "
           "instance");
@@ -382,9 +421,7 @@ class Server {
 
   void write_environment() const {
     std::string text;
-    const int num_gpus =
-        rank_grid(serve_.deployment.mesh).size() * static_cast<int>(num_instances(serve_));
-    for (const auto& [key, value] : environment(num_gpus)) {
+    for (const auto& [key, value] : environment(static_cast<int>(num_gpus(serve_)))) {
       text.append(key).append(" ").append(value).append("\n");
     }
     write_text(executed_ / "environment.txt", text);

@@ -22,8 +22,26 @@
 
 namespace orrery {
 
+// Neighbouring KV heads of neighbouring layers that go from one rank to another. Ranks are those of
+// one data-parallel rank: pipeline stages one after the other, each of its tp ranks.
+struct KvPart {
+  std::size_t sender = 0;
+  std::size_t receiver = 0;
+  std::int64_t layer = 0;           // the first, of the model,
+  std::int64_t sender_layer = 0;    // of those that the sender holds,
+  std::int64_t receiver_layer = 0;  // and of the receiver's
+  std::int64_t num_layers = 0;
+  std::int64_t sender_head = 0;  // the first of those that the sender holds; a latent is one head
+  std::int64_t receiver_head = 0;
+  std::int64_t num_heads = 0;
+  bool operator==(const KvPart&) const = default;
+};
+
+// As kv_flows; by layer, then receiver, then head. Each head of each layer comes once to each rank
+// that holds it.
+std::vector<KvPart> kv_parts(const ModelConfig& model, const Mesh& from, const Mesh& to);
+
 struct KvFlows {
-  // Ranks of one data-parallel rank: pipeline stages one after the other, each of its tp ranks.
   std::size_t num_senders = 0;
   std::size_t num_receivers = 0;
   std::vector<Bytes> bytes;  // [senders, receivers], of one cached token

@@ -80,6 +80,29 @@ void check_kernels(const Scenario& scenario) {
 }
 
 // What is simulated here and could not be run as it is.
+// That GPUs move what is moved between the sides.
+void check_transfers(const Scenario& scenario) {
+  const Disaggregation& placed = *scenario.disaggregation;
+  if (placed.has_two_machines) {
+    throw std::invalid_argument(
+        "prefill and decode have machines of their own, which is simulated and not executed; "
+        "expected one machine, without prefill.machine and decode.machine");
+  }
+  const DType prefill = prefill_side(scenario).precision.kv_cache;
+  const DType decode = scenario.precision.kv_cache;
+  if (prefill != decode) {
+    throw std::invalid_argument("kv_cache is " + std::string(to_text(prefill)) +
+                                " for prefill and " + std::string(to_text(decode)) +
+                                " for decode, a cast that is simulated and not executed; expected "
+                                "the same on both sides");
+  }
+  if (placed.transfer.layerwise && placed.prefill.placement.mesh.two_batch_overlap) {
+    throw std::invalid_argument(
+        "transfer.layerwise beside two_batch_overlap of prefill is simulated and not executed; "
+        "expected one of them");
+  }
+}
+
 void check_executable(const Scenario& scenario) {
   at_key(scenario, "engine", [&] {
     if (scenario.speculative) {
@@ -110,13 +133,7 @@ void check_executable(const Scenario& scenario) {
     }
   });
   if (scenario.disaggregation) {
-    at_key(scenario, "disaggregation", [&] {
-      if (scenario.disaggregation->prefill.placement.mesh.dp > 1 || scenario.mesh.dp > 1) {
-        throw std::invalid_argument(
-            "data-parallel ranks of a disaggregated service are not executed: set dp=1, several "
-            "replicas do the same");
-      }
-    });
+    at_key(scenario, "disaggregation", [&] { check_transfers(scenario); });
   }
   if (!scenario.validation.serve) return;
   at_key(scenario, "kv_cache", [&] {
@@ -374,23 +391,6 @@ Deployment deployment_of(const Scenario& scenario, const MemoryBudget& memory) {
 
 ValidationPrediction predict_validation(const Scenario& given, const Progress& progress) {
   check_executable(given);
-  at_key(given, "disaggregation", [&] {
-    if (!given.disaggregation || !given.disaggregation->has_two_machines) return;
-    throw std::invalid_argument(
-        "prefill and decode have machines of their own, which is simulated and not executed; "
-        "expected one machine, without prefill.machine and decode.machine");
-  });
-  at_key(given, "disaggregation", [&] {
-    if (!given.disaggregation || held_alike(*given.disaggregation)) return;
-    throw std::invalid_argument(
-        "prefill and decode differ in tp, pp or kv_cache, which is simulated and not executed; "
-        "expected the same on both sides");
-  });
-  at_key(given, "disaggregation", [&] {
-    if (!given.disaggregation || !given.disaggregation->transfer.layerwise) return;
-    throw std::invalid_argument(
-        "transfer.layerwise is simulated and not executed; expected none of it");
-  });
   at_key(given, "moe", [&] {
     if (!given.moe.eplb && !given.expert_load.drift) return;
     throw std::invalid_argument(
@@ -400,6 +400,7 @@ ValidationPrediction predict_validation(const Scenario& given, const Progress& p
   // Steps are those of the decode side where it is apart.
   const Scenario scenario = given.disaggregation ? decode_side(given) : given;
   check_kernels(scenario);
+  if (given.disaggregation) check_kernels(prefill_side(given));
   ValidationPrediction prediction;
   prediction.scenario = given;
   ValidationSpec& spec = prediction.scenario.validation;

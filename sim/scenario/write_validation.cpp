@@ -88,18 +88,25 @@ std::string block_hashes_text(const Workload& workload) {
   return text;
 }
 
-// The deployment is that of the decode replicas; what prefill replicas have of their own.
+// Of prefill and decode replicas.
 std::string sides_text(const RunResult& run) {
-  const Scenario prefill = prefill_side(run.scenario);
   const auto line = [](std::string_view word, std::int64_t value) {
     return std::string(word) + " " + std::to_string(value) + "\n";
   };
   const RouterKind router = decode_router(run.scenario.router);
+  const Disaggregation& placed = *run.scenario.disaggregation;
   return line("replicas", run.scenario.replicas) + "router " + std::string(to_text(router)) + "\n" +
-         line("prefill_replicas", prefill.replicas) +
-         line("prefill_num_kv_blocks", run.disaggregated->prefill_memory.num_kv_blocks) +
-         line("prefill_max_num_seqs", prefill.engine.max_num_seqs) +
-         line("prefill_max_num_batched_tokens", prefill.engine.max_num_batched_tokens);
+         line("prefill_replicas", placed.prefill.placement.replicas) +
+         (placed.transfer.layerwise ? "layerwise\n" : "");
+}
+
+// Prefill replicas capture nothing.
+Deployment prefill_deployment(const RunResult& run) {
+  Deployment deployment =
+      deployment_of(prefill_side(run.scenario), run.disaggregated->prefill_memory);
+  deployment.graph_batch_sizes.clear();
+  deployment.megakernel_batch_sizes.clear();
+  return deployment;
 }
 
 void write_service(const ValidationPrediction& prediction, const std::filesystem::path& directory) {
@@ -108,6 +115,9 @@ void write_service(const ValidationPrediction& prediction, const std::filesystem
   write_file(directory / "workload.csv", workload_csv(workload));
   write_file(directory / "serve.txt",
              serve_text(workload) + (run.disaggregated ? sides_text(run) : std::string()));
+  if (run.disaggregated) {
+    write_file(directory / "prefill_deployment.txt", to_text(prefill_deployment(run)));
+  }
   if (workload.hash_block_tokens > 0) {
     write_file(directory / "block_hashes.txt", block_hashes_text(workload));
   }

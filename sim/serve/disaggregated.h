@@ -32,8 +32,7 @@ struct DisaggregatedConfig {
   Bytes kv_block_per_gpu;  // of one KV block on the GPU that sends or receives most
   Bytes kv_block;          // of all that move
   // Above 0: layers move while later ones are computed, so many layers of equal bytes. A decode
-  // replica is then chosen, and sets blocks aside, as the step begins that ends the prompt. In
-  // virtual time only, where it is known when that step ends.
+  // replica is then chosen, and sets blocks aside, as the step begins that ends the prompt.
   std::int64_t num_moved_layers = 0;
 };
 

@@ -4,6 +4,8 @@
 #include <cassert>
 #include <utility>
 
+#include "sim/serve/fast_forward.h"
+
 namespace orrery {
 
 void Incoming::reserve_next(Seconds now, bool is_running) {
@@ -20,7 +22,13 @@ std::vector<std::int64_t> Incoming::take_reserved() { return std::exchange(newly
 bool Incoming::first_token(Seconds now, std::int64_t idx, bool is_running) {
   const auto item =
       std::ranges::find(items_, idx, [](const Item& known) { return known.handover.idx; });
-  if (item == items_.end()) return false;
+  if (item == items_.end()) {
+    const auto next = std::ranges::find(unreserved_, idx, &Handover::idx);
+    if (next != unreserved_.end()) next->time = now;
+    return false;
+  }
+  item->handover.time = now;
+  if (item->reserved == kNever) item->reserved = now;
   if (!is_running) item->without_delay = now;
   return true;
 }

@@ -12,8 +12,8 @@
 
 namespace orrery {
 
-// A request with its first token, made at `time` (or then to be made, where layers move while the
-// prompt is computed), that another replica is to decode.
+// A request with its first token, made at `time`, that another replica is to decode. Where layers
+// move while the prompt is computed it is then to be made; kNever: it is not known when.
 struct Handover {
   std::int64_t idx = 0;
   Seconds time;
@@ -24,7 +24,7 @@ class Incoming {
  public:
   struct Item {
     Handover handover;
-    Seconds reserved;                      // its blocks were set aside, its first token was made
+    Seconds reserved;                      // its blocks were set aside and its first token made
     std::optional<Seconds> ready;          // its KV cache came
     std::optional<Seconds> without_delay;  // it would have decoded, had the KV cache come at once
   };

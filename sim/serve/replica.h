@@ -89,7 +89,7 @@ class Replica {
 
   // Prefill replicas. What was handed over since the last call, in order.
   std::vector<Handover> take_handovers();
-  // What the step in flight is going to hand over at its end. REQUIRES: it was computed.
+  // What the step in flight is going to hand over at its end, kNever while it is not computed.
   [[nodiscard]] std::vector<Handover> ending_prompts() const;
   // The blocks of request `idx`, which was handed over, have been read.
   void release_handed_over(std::int64_t idx);

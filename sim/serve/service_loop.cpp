@@ -231,12 +231,11 @@ void ServiceLoop::form_steps(Side& side, Seconds now) {
     const bool has_step = side[index].form_step(now);
     side.changed(index);
     if (is_decode) begin_transfers(index, now);
-    if (has_step && formed_) {
-      formed_(index + (is_decode ? first_.size() : 0));
-    } else if (has_step) {
-      side[index].compute_step();
-      if (apart_ && !is_decode && apart_->config.num_moved_layers > 0) hand_over_early(index, now);
+    if (has_step && !formed_) side[index].compute_step();
+    if (has_step && apart_ && !is_decode && apart_->config.num_moved_layers > 0) {
+      hand_over_early(index, now);
     }
+    if (has_step && formed_) formed_(index + (is_decode ? first_.size() : 0));
     side.update(index);
   }
 }

@@ -157,8 +157,8 @@ class ServiceLoop {
   void stop_drained(Seconds now);
   void end_steps(Side& side, Seconds now);
   void hand_over(const Handover& handover, Seconds now);
-  // Of the step that the first side's replica `from` began at `now`, before it ends: layers that
-  // are computed may move.
+  // Of the step that the first side's replica `from` began at `now`, before it ends (or is computed
+  // elsewhere): layers that are computed may move.
   void hand_over_early(std::size_t from, Seconds now);
   // Was handed over early, and has its first token now.
   void end_prompt(const Handover& handover, Seconds now);

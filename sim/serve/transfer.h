@@ -27,7 +27,7 @@ class Transfers {
   };
 
   // A KV cache whose layers come one by one: the first is there at `first`, the last one, so much
-  // of its bytes, at `last`. As it stands all are there.
+  // of its bytes, at `last` (kNever: when their step has ended). As it stands all are there.
   struct Layers {
     Seconds first;
     Seconds last;

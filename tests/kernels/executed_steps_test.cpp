@@ -161,7 +161,8 @@ TEST(ExecutedSteps, AnAdoptedRequestGoesOnWhereItWas) {
   FakeRunner runner(config.num_kv_blocks, kBlockSize);
   const LiveClock clock;
   ExecutedSteps steps(steps_config(config), {&request, 1}, runner, clock);
-  const auto blocks = steps.adopt(0, std::span(whole).first(10), 9);
+  steps.take_over(0, std::span(whole).first(10));
+  const auto blocks = steps.adopt(0, 9, 0);
   ASSERT_EQ(blocks.size(), 3U);
   // What a transfer does: the prompt is in the cache.
   runner.run({.prefill = {{.tokens = {whole.begin(), whole.begin() + 9},

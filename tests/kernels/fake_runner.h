@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -66,7 +67,10 @@ class FakeRunner : public StepRunner {
     EXPECT_TRUE(moves.is_empty());
     const LiveClock clock;
     runs.push_back(graph_rows);
-    if (num_runs_before_failure == 0) throw std::runtime_error("rank 1, op o_proj: lost");
+    if (num_runs_before_failure == 0) {
+      has_failed = true;
+      throw std::runtime_error("rank 1, op o_proj: lost");
+    }
     --num_runs_before_failure;
     EXPECT_TRUE(graph_rows == 0 || input.prefill.empty());
     std::vector<std::int64_t> decodes(caches_.size());
@@ -89,14 +93,18 @@ class FakeRunner : public StepRunner {
       }
     }
     clock.wait_until(times_.base + times_.per_token * static_cast<double>(prompt_tokens));
+    ++num_ended;
     return next;
   }
 
   // The content of block `source` of another runner's cache.
-  void copy_block(const FakeRunner& from, std::int32_t source, std::int32_t destination) {
+  void copy_block(const FakeRunner& from, std::int32_t source, std::int32_t destination,
+                  int from_rank = 0, int to_rank = 0) {
     for (std::int64_t i = 0; i < block_size_; ++i) {
-      caches_.front().at(static_cast<std::size_t>(destination * block_size_ + i)) =
-          from.caches_.front().at(static_cast<std::size_t>(source * block_size_ + i));
+      caches_.at(static_cast<std::size_t>(to_rank))
+          .at(static_cast<std::size_t>(destination * block_size_ + i)) =
+          from.caches_.at(static_cast<std::size_t>(from_rank))
+              .at(static_cast<std::size_t>(source * block_size_ + i));
     }
   }
 
@@ -104,6 +112,8 @@ class FakeRunner : public StepRunner {
   std::vector<std::int64_t> runs;                      // rows of the graph, 0: eager
   std::vector<std::vector<std::int64_t>> num_decodes;  // of each run, by data-parallel rank
   std::int64_t num_runs_before_failure = -1;
+  std::atomic<std::int64_t> num_ended = 0;  // runs
+  std::atomic<bool> has_failed = false;
 
  private:
   // Of several ranks all sequences must name theirs; of one, none.

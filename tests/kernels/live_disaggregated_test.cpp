@@ -8,8 +8,11 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/serve/live.h"
@@ -38,21 +41,29 @@ class FakeMover : public KvMover {
  public:
   FakeMover(std::vector<std::unique_ptr<FakeRunner>>& runners, int num_prefill, Seconds time)
       : runners_(runners), num_prefill_(num_prefill), time_(time) {}
-  Seconds move(int prefill, int decode, std::span<const std::int32_t> source,
-               std::span<const std::int32_t> destination) override {
+  Seconds move(const Move& move) override {
     const LiveClock clock;
     if (num_moves_before_failure-- == 0) throw std::runtime_error("link lost");
-    for (std::size_t i = 0; i < source.size(); ++i) {
-      runners_[static_cast<std::size_t>(num_prefill_ + decode)]->copy_block(
-          *runners_[static_cast<std::size_t>(prefill)], source[i], destination[i]);
+    FakeRunner& from = *runners_[static_cast<std::size_t>(move.prefill / num_prefill_ranks)];
+    FakeRunner& to =
+        *runners_[static_cast<std::size_t>(num_prefill_ + move.decode / num_decode_ranks)];
+    // What a step has written is there when it has ended.
+    while (from.num_ended < move.step && !from.has_failed) std::this_thread::yield();
+    num_early += move.step > 0 ? 1 : 0;
+    for (std::size_t i = 0; i < move.source.size(); ++i) {
+      to.copy_block(from, move.source[i], move.destination[i], move.prefill % num_prefill_ranks,
+                    move.decode % num_decode_ranks);
     }
     clock.wait_until(time_);
-    num_blocks += static_cast<std::int64_t>(source.size());
+    num_blocks += static_cast<std::int64_t>(move.source.size());
     return clock.now();
   }
 
   std::atomic<std::int64_t> num_blocks = 0;
   std::atomic<int> num_moves_before_failure = -1;
+  std::atomic<int> num_early = 0;  // that were asked for before their prompts were computed
+  int num_prefill_ranks = 1;       // data-parallel ones, of a replica
+  int num_decode_ranks = 1;
 
  private:
   std::vector<std::unique_ptr<FakeRunner>>& runners_;
@@ -72,23 +83,30 @@ struct Pair {
     for (LiveSide* side : {&setup.first, &*setup.decode}) {
       const ServiceConfig& service = side->service;
       side->steps = {.num_kv_blocks = service.num_kv_blocks,
+                     .num_dp_ranks = service.num_dp_ranks,
                      .block_size = service.engine.block_size,
                      .vocab_size = kVocabulary,
                      .seed = kPairSeed};
+      side->steps.num_kv_blocks = service.num_kv_blocks / service.num_dp_ranks;
       for (int i = 0; i < service.num_replicas; ++i) {
-        runners.push_back(
-            std::make_unique<FakeRunner>(service.num_kv_blocks, service.engine.block_size, times));
+        runners.push_back(std::make_unique<FakeRunner>(
+            side->steps.num_kv_blocks, service.engine.block_size, times, service.num_dp_ranks));
         side->runners.push_back(runners.back().get());
       }
     }
-    if (fails_after >= 0) runners.back()->num_runs_before_failure = fails_after;
+    mover.num_prefill_ranks = prefill().num_dp_ranks;
+    mover.num_decode_ranks = decode().num_dp_ranks;
+    if (fails_after >= 0) {
+      (fails_in_prefill ? runners.front() : runners.back())->num_runs_before_failure = fails_after;
+    }
     return serve_live(workload, setup, {}, clock, {}, is_stopped);
   }
   ServiceConfig& prefill() { return setup.first.service; }
   ServiceConfig& decode() { return setup.decode->service; }
 
   RunnerTimes times{.base = Seconds(0.001), .per_token = Seconds(1e-5)};
-  std::int64_t fails_after = -1;  // the last decode replica
+  std::int64_t fails_after = -1;  // the last decode replica, or
+  bool fails_in_prefill = false;  // the first of prefill
   LiveClock clock;
   std::vector<std::unique_ptr<FakeRunner>> runners;
   FakeMover mover;
@@ -180,8 +198,10 @@ std::vector<RequestRecord> repeated(const Workload& workload, const LiveSetup& s
     }
   }
   RepeatedTransfers transfers(lived.requests);
-  const DisaggregatedConfig config{
-      .prefill = setup.first.service, .decode = setup.decode->service, .kv_block = setup.kv_block};
+  const DisaggregatedConfig config{.prefill = setup.first.service,
+                                   .decode = setup.decode->service,
+                                   .kv_block = setup.kv_block,
+                                   .num_moved_layers = setup.moves_layers ? 1 : 0};
   const Progress none;
   ProgressCounter progress(none, std::ssize(records));
   std::vector<std::int64_t> all(records.size());
@@ -219,6 +239,66 @@ TEST(LiveDisaggregated, IsWhatTheLoopMakesOfTheSameStepsAndTransfers) {
         }
       }
     }
+  }
+}
+
+TEST(LiveDisaggregated, LayersMoveBesideTheStepThatComputesThem) {
+  for (const std::int64_t concurrency : {0, 7}) {
+    SCOPED_TRACE(std::to_string(concurrency) + " clients");
+    const Workload workload = some_requests(9, concurrency);
+    Pair pair(2, 2);
+    pair.setup.moves_layers = true;
+    pair.prefill().engine.async_scheduling = concurrency == 0;
+    pair.decode().num_kv_blocks = 60;  // some wait for blocks, and move when they have them
+    const LiveResult result = pair.run(workload);
+    expect_whole(workload, result);
+    EXPECT_GT(pair.mover.num_early, 0);
+    for (const RequestRecord& record : result.service.requests) {
+      if (record.output_tokens == 1) continue;
+      EXPECT_LE(record.first_token, record.transfer_end);
+      EXPECT_LE(record.transfer_end, record.decode_start);
+      EXPECT_GE(record.exposed_transfer, Seconds(0));
+    }
+    const std::vector<RequestRecord> expected = repeated(workload, pair.setup, result.service);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const RequestRecord& a = result.service.requests[i];
+      const RequestRecord& b = expected[i];
+      EXPECT_EQ(a.decode_replica, b.decode_replica) << "request " << i;
+      for (const auto field :
+           {&RequestRecord::first_token, &RequestRecord::exposed_transfer,
+            &RequestRecord::decode_start, &RequestRecord::second_token, &RequestRecord::finish}) {
+        EXPECT_NEAR((a.*field).value(), (b.*field).value(), 1e-9) << "request " << i;
+      }
+    }
+  }
+}
+
+TEST(LiveDisaggregated, AFailureOfTheStepWhoseLayersMoveEndsIt) {
+  Pair pair;
+  pair.setup.moves_layers = true;
+  pair.fails_after = 3;
+  pair.fails_in_prefill = true;
+  const LiveResult result = pair.run(some_requests(3, 6));
+  EXPECT_FALSE(result.is_complete);
+  EXPECT_THROW(std::rethrow_exception(result.error), std::runtime_error);
+}
+
+TEST(LiveDisaggregated, DataParallelRanksOfEitherSideHaveTransfersOfTheirOwn) {
+  for (const bool moves_layers : {false, true}) {
+    const Workload workload = some_requests(5, 9);
+    Pair pair;
+    pair.setup.moves_layers = moves_layers;
+    pair.prefill().num_dp_ranks = 2;
+    pair.decode().num_dp_ranks = 3;
+    pair.prefill().num_kv_blocks *= 2;
+    pair.decode().num_kv_blocks *= 3;
+    const LiveResult result = pair.run(workload);
+    expect_whole(workload, result);
+    std::set<std::pair<int, int>> pairs;
+    for (const RequestRecord& record : result.service.requests) {
+      if (record.output_tokens > 1) pairs.emplace(record.dp_rank, record.decode_dp_rank);
+    }
+    EXPECT_GT(pairs.size(), 4U) << "of 6";
   }
 }
 

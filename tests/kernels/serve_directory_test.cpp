@@ -52,6 +52,10 @@ class ServeDirectory : public ::testing::Test {
     return "(read)";
   }
 
+  [[nodiscard]] Deployment read_without_prefill() const {
+    return parse_deployment(text_of(directory_ / "deployment.txt"));
+  }
+
   fs::path directory_;
 };
 
@@ -201,9 +205,12 @@ TEST(ServeCaseNumbers, AreThoseOfTheWorkload) {
 }
 
 TEST_F(ServeDirectory, PrefillReplicasAreACaseOfTheirOwn) {
-  const std::string sides =
-      "open\nreplicas 2\nprefill_replicas 3\nprefill_num_kv_blocks 55\nprefill_max_num_seqs 4\n";
-  write("serve.txt", sides + "prefill_max_num_batched_tokens 512\n");
+  Deployment own = read_serve_case(directory_).deployment;
+  own.num_kv_blocks = 55;
+  own.engine.max_num_seqs = 4;
+  own.mesh.tp = 2;
+  write("prefill_deployment.txt", to_text(own));
+  write("serve.txt", "open\nreplicas 2\nprefill_replicas 3\nlayerwise\n");
   const ServeCase serve = read_serve_case(directory_);
   EXPECT_EQ(service_config(serve).num_replicas, 2);
   EXPECT_EQ(service_config(serve).num_kv_blocks, 77);
@@ -211,11 +218,35 @@ TEST_F(ServeDirectory, PrefillReplicasAreACaseOfTheirOwn) {
   EXPECT_EQ(prefill.num_replicas, 3);
   EXPECT_EQ(prefill.num_kv_blocks, 55);
   EXPECT_EQ(prefill.engine.max_num_seqs, 4);
-  EXPECT_EQ(prefill.engine.max_num_batched_tokens, 512);
   EXPECT_EQ(prefill.engine.block_size, 32);
-  EXPECT_TRUE(prefill_side(serve).deployment.graph_batch_sizes.empty());
-  write("serve.txt", sides);
-  EXPECT_NE(refusal().find("found no prefill_max_num_batched_tokens"), std::string::npos);
+  EXPECT_EQ(prefill_side(serve).deployment.mesh.tp, 2);
+  EXPECT_TRUE(serve.prefill->is_layerwise);
+  write("serve.txt", "open\nlayerwise\n");
+  EXPECT_NE(refusal().find("found no prefill_replicas"), std::string::npos);
+  write("serve.txt", "open\nprefill_replicas 3\nlayerwise 2\n");
+  EXPECT_NE(refusal().find("expected layerwise"), std::string::npos);
+}
+
+TEST_F(ServeDirectory, SidesBetweenWhichBlocksCannotMoveAreRefused) {
+  write("serve.txt", "open\nprefill_replicas 1\n");
+  EXPECT_NE(refusal().find("prefill_deployment.txt"), std::string::npos);
+  const Deployment decode = read_without_prefill();
+  const auto refused = [&](const auto& change) {
+    Deployment prefill = decode;
+    change(prefill);
+    write("prefill_deployment.txt", to_text(prefill));
+    return refusal();
+  };
+  EXPECT_EQ(refused([](Deployment& side) { side.mesh.pp = 2; }), "(read)");
+  EXPECT_NE(refused([](Deployment& side) {
+              side.lowering.precision.kv_cache = DType::kFp8;
+            }).find("blocks are not cast"),
+            std::string::npos);
+  EXPECT_NE(refused([](Deployment& side) { side.config.clear(); }).find("another model"),
+            std::string::npos);
+  EXPECT_NE(refused([](Deployment& side) { ++side.seed; }).find("another seed"), std::string::npos);
+  EXPECT_NE(refused([](Deployment& side) { side.mesh.cp = 2; }).find("expected cp 1"),
+            std::string::npos);
 }
 
 }  // namespace

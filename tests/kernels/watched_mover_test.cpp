@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace orrery {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 // Fails or hangs where it is asked to.
 class FailingMover : public KvMover {
  public:
-  Seconds move(int, int, std::span<const std::int32_t>, std::span<const std::int32_t>) override {
+  Seconds move(const Move& /*move*/) override {
     if (fails) throw std::runtime_error("peer access was lost");
     while (hangs.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return Seconds(2);
@@ -25,11 +26,12 @@ class FailingMover : public KvMover {
 
 TEST(WatchedKvMover, NamesTheRankAndTheReplicasOfATransferThatFails) {
   FailingMover mover;
-  WatchedKvMover watched(mover, 2, 3, 4, {});
-  EXPECT_EQ(watched.move(1, 2, {}, {}), Seconds(2));
+  const std::vector<int> first_gpus{0, 4};
+  WatchedKvMover watched(mover, first_gpus, 3, {});
+  EXPECT_EQ(watched.move({.prefill = 1, .decode = 2}), Seconds(2));
   mover.fails = true;
   try {
-    watched.move(1, 2, {}, {});
+    watched.move({.prefill = 1, .decode = 2});
     FAIL();
   } catch (const RankError& error) {
     EXPECT_STREQ(error.what(),
@@ -41,11 +43,12 @@ TEST(WatchedKvMover, EndsTheRunWhenATransferDoesNotEnd) {
   FailingMover mover;
   mover.hangs = true;
   std::string words;
-  WatchedKvMover watched(mover, 1, 1, 2,
+  const std::vector<int> first_gpus{0};
+  WatchedKvMover watched(mover, first_gpus, 1,
                          {.limit = Seconds(0.05),
                           .last_words = [&](const std::string& status) { words = status; },
                           .end_process = [&] { mover.hangs = false; }});
-  watched.move(0, 0, {}, {});  // returns since the process does not end here
+  watched.move({});  // returns since the process does not end here
   EXPECT_TRUE(
       words.starts_with("failed rank 0 op kv_transfer.0_to_0: its thread has not gone on; "
                         "phase transfer has taken"))

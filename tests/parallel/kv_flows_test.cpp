@@ -8,6 +8,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/model/config_file.h"
@@ -35,6 +36,47 @@ std::vector<Mesh> meshes(const ModelConfig& model) {
     }
   }
   return legal;
+}
+
+// Every head of every layer that a rank holds comes once, from its place on a rank that holds it.
+TEST(KvParts, BringEachRankWhatItHolds) {
+  for (const ModelConfig& model : {grouped(), latent()}) {
+    const bool is_latent = model.layers.front().attention == AttentionKind::kMla;
+    const std::int64_t heads = is_latent ? 1 : model.num_key_value_heads;
+    const auto first_head = [&](std::size_t rank, const Mesh& mesh) {
+      return static_cast<std::int64_t>(rank) % mesh.tp * heads / mesh.tp;
+    };
+    for (const Mesh& from : meshes(model)) {
+      for (const Mesh& to : meshes(model)) {
+        SCOPED_TRACE("tp " + std::to_string(from.tp) + " pp " + std::to_string(from.pp) +
+                     " to tp " + std::to_string(to.tp) + " pp " + std::to_string(to.pp));
+        std::set<std::tuple<std::size_t, std::int64_t, std::int64_t>> came;
+        for (const KvPart& part : kv_parts(model, from, to)) {
+          EXPECT_EQ(first_head(part.sender, from) + part.sender_head,
+                    first_head(part.receiver, to) + part.receiver_head);
+          for (std::int64_t i = 0; i < part.num_layers; ++i) {
+            for (std::int64_t j = 0; j < part.num_heads; ++j) {
+              EXPECT_TRUE(
+                  came.emplace(part.receiver, part.receiver_layer + i, part.receiver_head + j)
+                      .second);
+            }
+          }
+        }
+        const auto held = static_cast<std::size_t>(std::max<std::int64_t>(heads / to.tp, 1));
+        EXPECT_EQ(came.size(), model.layers.size() * held * static_cast<std::size_t>(to.tp));
+      }
+    }
+  }
+}
+
+TEST(KvParts, AreFewWhereLayersFollowEachOther) {
+  EXPECT_EQ(kv_parts(grouped(), {.tp = 2}, {.tp = 1}),
+            (std::vector<KvPart>{
+                {.sender = 0, .receiver = 0, .num_layers = 32, .num_heads = 4},
+                {.sender = 1, .receiver = 0, .num_layers = 32, .receiver_head = 4, .num_heads = 4},
+            }));
+  EXPECT_EQ(kv_parts(latent(), {.tp = 2}, {.tp = 1}).size(), 1U);
+  EXPECT_EQ(kv_parts(grouped(), {.pp = 2}, {.pp = 3}).size(), 4U);
 }
 
 TEST(KvFlows, EqualSidesSendToTheRankOfTheSameNumber) {

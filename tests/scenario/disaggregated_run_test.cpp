@@ -12,6 +12,7 @@
 #include "sim/scenario/run.h"
 #include "sim/scenario/validation.h"
 #include "sim/serve/records_csv.h"
+#include "sim/units/text_file.h"
 #include "tests/scenario/scenario_testing.h"
 
 namespace orrery {
@@ -236,7 +237,6 @@ TEST_F(DisaggregatedRunTest, LayerwiseTheLastLayerIsWaitedFor) {
     const RunResult result = run_scenario(given);
     const double alone = 63.0 * 2097152 / std::stod(pp) / 100e9;
     EXPECT_NEAR(result.service.metrics.disaggregation->exposed_s.mean, alone / layers, 1e-9);
-    EXPECT_THROW(predict_validation(given), ScenarioError);
     EXPECT_EQ(to_yaml(load_scenario(write("again.yaml", to_yaml(given)), kPaths)), to_yaml(given));
   }
   const RunResult whole = run_scenario(scenario("{prefill: {}, decode: {}" + link + "false}}"));
@@ -259,7 +259,6 @@ TEST_F(DisaggregatedRunTest, EachDataParallelRankHasALinkOfItsOwn) {
 }
 
 TEST_F(DisaggregatedRunTest, UnlikeSidesAreRefusedWhereTheyCannotBe) {
-  EXPECT_THROW(predict_validation(scenario("{prefill: {tp: 2}, decode: {tp: 1}}")), ScenarioError);
   EXPECT_THROW(predict_validation(scenario("{prefill: {}, decode: {kv_cache: fp8}}")),
                ScenarioError);
   const auto refusal_of_windows = [&](const std::string& sides) {
@@ -316,11 +315,29 @@ TEST_F(DisaggregatedRunTest, TheGpuSideGetsTheDecodeDeploymentAndWhatPrefillHasO
   write_validation(prediction, directory_);
   std::ifstream file(directory_ / "serve.txt");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  EXPECT_EQ(text,
+  EXPECT_EQ(text, "closed_loop 1\nwarmup 0\nreplicas 2\nrouter round_robin\nprefill_replicas 1\n");
+  const Deployment prefill =
+      parse_deployment(read_text_file(directory_ / "prefill_deployment.txt", 1'000'000));
+  EXPECT_EQ(prefill.num_kv_blocks, prediction.run->disaggregated->prefill_memory.num_kv_blocks);
+  EXPECT_EQ(prefill.engine.max_num_seqs, 8);
+  EXPECT_EQ(prefill.config, prediction.deployment.config);
+  EXPECT_TRUE(prefill.graph_batch_sizes.empty());
+  EXPECT_FALSE(prediction.deployment.graph_batch_sizes.empty());
+}
+
+TEST_F(DisaggregatedRunTest, TheGpuSideGetsSidesThatSplitTheModelUnlikeAndLayersThatMove) {
+  const Scenario apart =
+      scenario("{prefill: {tp: 2}, decode: {tp: 1, replicas: 2}, transfer: {layerwise: true}}");
+  const ValidationPrediction prediction = predict_validation(apart);
+  EXPECT_EQ(prediction.memory.begin()->first, 2);  // behind those of prefill
+  write_validation(prediction, directory_);
+  EXPECT_EQ(read_text_file(directory_ / "serve.txt", 1'000'000),
             "closed_loop 1\nwarmup 0\nreplicas 2\nrouter round_robin\nprefill_replicas 1\n"
-            "prefill_num_kv_blocks " +
-                std::to_string(prediction.run->disaggregated->prefill_memory.num_kv_blocks) +
-                "\nprefill_max_num_seqs 8\nprefill_max_num_batched_tokens 8192\n");
+            "layerwise\n");
+  const Deployment prefill =
+      parse_deployment(read_text_file(directory_ / "prefill_deployment.txt", 1'000'000));
+  EXPECT_EQ(prefill.mesh.tp, 2);
+  EXPECT_EQ(prediction.deployment.mesh.tp, 1);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ RESULTS = ("validation.json", "validation.html", "timelines.trace.json", "recali
 VALIDATION = files.Kind(
     "validation",
     required=("deployment.txt", "scenario.yaml"),
-    names=("deployment.txt", "scenario.yaml", "workload.csv", "serve.txt", "block_hashes.txt", "kv_tiers.txt", "steps/*", "predicted/*", "executed/*",
+    names=("deployment.txt", "prefill_deployment.txt", "scenario.yaml", "workload.csv", "serve.txt", "block_hashes.txt", "kv_tiers.txt", "steps/*", "predicted/*", "executed/*",
            "recalibration_*/ops.txt", "recalibration_*/tables/*", "recalibration_*/predicted/*", *RESULTS),
 )  # fmt: skip
 DONE, FAILED, BAD_INPUT = 0, 1, 2
