@@ -38,8 +38,9 @@ enum class MoveBy : std::uint8_t { kSm, kCopyEngine };
 // each pair of instances.
 class GpuKvMover : public KvMover {
  public:
-  // Pools and events outlive it; `parts` are kv_parts() of both sides. Throws std::invalid_argument
-  // where pools do not hold the parts, differ in what they hold, or GPUs cannot access each other.
+  // For one service, which has not begun: steps are counted from here. Pools and events outlive it;
+  // `parts` are kv_parts() of both sides. Throws std::invalid_argument where pools do not hold the
+  // parts, differ in what they hold, or GPUs cannot access each other.
   GpuKvMover(std::vector<MovedInstance> prefill, std::vector<MovedInstance> decode,
              std::vector<KvPart> parts, MoveBy move_by = MoveBy::kSm);
   ~GpuKvMover() override;

@@ -232,13 +232,13 @@ class DisaggregatedCheck : public CheckCases {
     guarded(what, [&] {
       const auto from = make_runner(prefill, layerwise);
       const auto to = make_runner(decode, false);
-      GpuKvMover mover({instance_of(*from, prefill.devices)}, {instance_of(*to, decode.devices)},
-                       kv_parts(small_model(), prefill.mesh, decode.mesh));
-      CheckedKvMover checked(mover);
       for (const std::int64_t concurrency : {1, 8}) {
         const Workload workload =
             closed_loop(concurrency, 40, {.kind = LengthKind::kUniform, .min = 1, .max = 500},
                         {.kind = LengthKind::kUniform, .min = 1, .max = 30}, 5);
+        GpuKvMover mover({instance_of(*from, prefill.devices)}, {instance_of(*to, decode.devices)},
+                         kv_parts(small_model(), prefill.mesh, decode.mesh));
+        CheckedKvMover checked(mover);
         const LiveResult apart = served(workload, *from, to.get(), &checked, layerwise);
         const LiveResult whole = served(workload, *to, nullptr, nullptr, false);
         std::size_t equal = 0;
