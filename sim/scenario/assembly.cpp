@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "sim/machine/joined_machines.h"
+#include "sim/parallel/rank_rows.h"
+#include "sim/plan/halves.h"
 #include "sim/serve/step_time.h"
 #include "sim/units/largest_normal.h"
 
@@ -309,6 +311,39 @@ LaunchMode launch_mode(const Scenario& scenario, const Batch& batch) {
   return is_one_kernel ? LaunchMode::kMegakernel : LaunchMode::kGraph;
 }
 
+namespace {
+
+// Ops that rank 0 runs, those of repeats as often as they are run.
+std::int64_t num_ops(const Plan& plan) {
+  std::int64_t count = 0;
+  std::size_t repeat = 0;
+  for (OpId id = 0; static_cast<std::size_t>(id) < plan.ops().size(); ++id) {
+    const std::vector<Repeat>& repeats = plan.repeats();
+    if (repeat < repeats.size() && repeats[repeat].last <= id) ++repeat;
+    const bool is_repeated = repeat < repeats.size() && repeats[repeat].first <= id;
+    if (!plan.contains(plan.ops()[static_cast<std::size_t>(id)].ranks, 0)) continue;
+    count += is_repeated ? repeats[repeat].count : 1;
+  }
+  return count;
+}
+
+// Steps with prompts have as many ops, whatever their rows.
+Seconds new_rows(const Scenario& scenario) {
+  const EngineProfile& profile = scenario.engine_profile;
+  if (profile.new_rows_per_op == Seconds(0)) return profile.new_rows;
+  Mesh mesh = scenario.mesh;
+  if (mesh.two_batch_overlap) mesh.num_micro_batches = kNumHalves;
+  const Batch rank{.prefill = {{.query = kNumHalves}}};
+  const Plan plan =
+      step_plan(scenario.model_config, alike_shape(rank, mesh), lowering_options(scenario), mesh);
+  const bool is_spread =
+      std::ranges::any_of(plan.ops(), [](const Op& op) { return op.stream > 0; });
+  return profile.new_rows + profile.new_rows_per_op * static_cast<double>(num_ops(plan)) *
+                                (is_spread ? profile.new_rows_streams : 1);
+}
+
+}  // namespace
+
 SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& assembly,
                                   bool contexts_differ) {
   SimulatedStepsConfig config;
@@ -323,7 +358,7 @@ SimulatedStepsConfig steps_config(const Scenario& scenario, const Assembly& asse
   config.scheduler_base = profile.scheduler_base + profile.serve_base;
   config.scheduler_per_sequence = profile.scheduler_per_sequence + profile.serve_per_sequence;
   config.prefill_base = profile.prefill_base;
-  config.new_rows = profile.new_rows;
+  config.new_rows = new_rows(scenario);
   config.new_attention = profile.new_attention;
   config.attention_shape = profile.attention_shape;
   if (contexts_differ) config.uneven_attention = profile.kernel_time.uneven_attention;

@@ -97,6 +97,8 @@ void read_times(const Reader& reader, EngineProfile& profile) {
   profile.serve_per_sequence = host.at_or_none("serve_per_sequence");
   profile.prefill_base = host.at_or_none("prefill_base");
   profile.new_rows = host.at_or_none("new_rows");
+  profile.new_rows_per_op = host.at_or_none("new_rows_per_op");
+  profile.new_rows_streams = host.number("new_rows_streams", 1, 10);
   profile.new_attention = host.at_or_none("new_attention");
   profile.piece_launch = host.at_or_none("piece_launch");
   host.add_sources(profile.sources);

@@ -82,6 +82,8 @@ struct EngineProfile {
   // Of a step with prompts besides; and of one whose numbers of rows come for the first time.
   Seconds prefill_base;
   Seconds new_rows;
+  Seconds new_rows_per_op;      // besides, for each op of a rank
+  double new_rows_streams = 1;  // times as long where ops are on several streams
   // And of one whose attention has a shape that comes for the first time.
   Seconds new_attention;
   AttentionShape attention_shape;

@@ -53,6 +53,8 @@ Section host_section() {
        time("serve_per_sequence", "likewise, for each decode and chunk of a prompt"),
        time("prefill_base", "of a step with prompts besides"),
        time("new_rows", "of a step whose numbers of rows come for the first time"),
+       time("new_rows_per_op", "likewise, for each op of a rank"),
+       number("new_rows_streams", "times as long where ops are on several streams", 1, 10),
        time("new_attention", "of a step whose attention has a shape that comes for the first time"),
        time("piece_launch", "per layer of a step in pieces: what is launched between them")});
 }
