@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "bindings/bind.h"
+#include "kernels/experts/fused_moe/buffers.h"
 #include "sim/cost/moe_tiles.h"
+#include "sim/cost/symmetric_layout.h"
 #include "sim/scenario/moe_layer.h"
 
 namespace orrery::bindings {
@@ -86,6 +88,40 @@ MoeTileTimes times_of(std::map<std::string, double> given) {
   }
   return times;
 }
+std::map<std::string, double> by_name(const FusedMoeMemory& memory) {
+  return {{"rows", memory.rows.value()},
+          {"results", memory.results.value()},
+          {"between_layers", memory.between.value()},
+          {"tables", memory.tables.value()},
+          {"counters", memory.counters.value()}};
+}
+std::map<std::string, double> fused_moe_memory(std::int64_t tokens, std::int64_t hidden,
+                                               std::int64_t ffn, std::int64_t experts,
+                                               std::int64_t topk, std::int64_t ranks, int num_sms) {
+  const FusedMoeShape shape{.tokens = tokens,
+                            .hidden = hidden,
+                            .ffn = ffn,
+                            .experts = experts,
+                            .topk = topk,
+                            .ranks = ranks};
+  require_fused_moe_shape(shape);
+  if (num_sms < 1) {
+    throw std::invalid_argument("num_sms is " + std::to_string(num_sms) + ", expected at least 1");
+  }
+  return by_name(memory_of(fused_moe_buffers(shape, num_sms)));
+}
+std::map<std::string, double> symmetric_layout(std::int64_t tokens, std::int64_t hidden,
+                                               std::int64_t experts, double element_bytes,
+                                               std::int64_t tile_rows) {
+  const SymmetricLayout layout{.tokens = tokens,
+                               .hidden = hidden,
+                               .experts = experts,
+                               .element = Bytes(element_bytes),
+                               .tile_rows = tile_rows};
+  return {{"estimate_bytes", symmetric_layout_estimate(layout).value()},
+          {"bytes", symmetric_layout_size(layout).value()}};
+}
+
 std::map<std::string, double> moe_tiles(std::int64_t tokens, std::int64_t hidden, std::int64_t ffn,
                                         std::int64_t experts, std::int64_t topk, int activation,
                                         std::int64_t ranks,
@@ -132,6 +168,14 @@ void bind_moe(py::module_& module) {
       .def_property_readonly("read_bytes", plain([](const Result& r) { return r.bytes_read; }))
       .def_property_readonly("written_bytes",
                              plain([](const Result& r) { return r.bytes_written; }))
+      .def_property_readonly(
+          "buffers_bytes",
+          [](const Result& result) {
+            return result.buffers ? by_name(*result.buffers) : std::map<std::string, double>();
+          },
+          "What one kernel that is the layer allocates on a GPU, by name; empty of other designs.")
+      .def_property_readonly("symmetric_layout_bytes",
+                             plain([](const Result& r) { return r.symmetric_layout; }))
       .def_property_readonly("num_kernels",
                              [](const Result& result) { return result.counts.kernels; })
       .def_property_readonly("num_collectives",
@@ -147,6 +191,20 @@ void bind_moe(py::module_& module) {
   module.def("moe_layer", &layer, py::arg("scenario"), py::arg("tokens"), py::arg("mode"),
              py::arg("level"), py::arg("imposes_scores") = false,
              "Simulates one layer of routed experts of the scenario's design and placement.");
+  module.def(
+      "fused_moe_memory", &fused_moe_memory, py::kw_only(), py::arg("tokens"), py::arg("hidden"),
+      py::arg("ffn"), py::arg("experts"), py::arg("topk"), py::arg("ranks") = 1,
+      py::arg("num_sms") = 132,
+      "Bytes that fused_moe allocates on each GPU for a layer of `tokens` on each of `ranks`, "
+      "by name: rows of x that may come, results, what is between_layers, tables, counters "
+      "(kernels/experts/fused_moe/buffers.h). Raises ValueError on a shape that it does not "
+      "take.");
+  module.def("symmetric_layout", &symmetric_layout, py::kw_only(), py::arg("tokens"),
+             py::arg("hidden"), py::arg("experts"), py::arg("element_bytes") = 4.0,
+             py::arg("tile_rows") = 128,
+             "Bytes of FlashDMoE's symmetric layout on each GPU, of `tokens` of a rank and the "
+             "experts of all: estimate_bytes by the paper's Size(L) and bytes of the layout itself "
+             "(sim/cost/symmetric_layout.h). Raises ValueError unless all are positive.");
   module.def("moe_tile_times", &tile_times,
              "What fused_moe's tiles take on an H200: seconds, bytes a second and ratios by name "
              "(sim/cost/moe_tiles.h).");

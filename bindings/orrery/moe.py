@@ -63,6 +63,18 @@ class MoeLayer:
         return self._result.read_bytes + self._result.written_bytes
 
     @property
+    def buffers_bytes(self) -> dict[str, float]:
+        """What the layer as one kernel allocates on a GPU, any routing provided for, besides activations_bytes: rows, results,
+        between_layers, tables, counters; empty of other designs."""
+        return self._result.buffers_bytes
+
+    @property
+    def symmetric_layout_bytes(self) -> float:
+        """Beside them FlashDMoE's layout of the same tokens in bf16, which drops rows beyond an expert's capacity: Size(L) of
+        arXiv 2506.04667; 0 of other designs."""
+        return self._result.symmetric_layout_bytes
+
+    @property
     def num_kernels(self) -> int:
         """Launches; experts without rows are not launched by designs that know on the host."""
         return self._result.num_kernels
@@ -92,7 +104,7 @@ class MoeLayer:
 
     def to_dict(self) -> dict[str, Any]:
         names = ("label", "design", "model", "tokens", "mode", "duration_s", "roofline_share", "weights_bytes")
-        more = ("activations_bytes", "moved_bytes", "num_kernels", "num_collectives", "num_syncs")
+        more = ("activations_bytes", "buffers_bytes", "symmetric_layout_bytes", "moved_bytes", "num_kernels", "num_collectives", "num_syncs")
         return {name: getattr(self, name) for name in (*names, *more)}
 
     def __eq__(self, other: object) -> bool:
@@ -238,6 +250,18 @@ def table(layers: Sequence[MoeLayer]) -> str:
     return aligned(header, rows, right=range(2, len(header)))
 
 
+def memory(one: MoeLayer) -> str:
+    """What the layer as one kernel allocates on each GPU, in a line of plain text; empty of other designs."""
+    found = one.buffers_bytes
+    if not found:
+        return ""
+    mib = {name: f"{size / 2**20:,.1f}" for name, size in found.items()}
+    tables = f"{(found['tables'] + found['counters']) / 2**20:,.1f}"
+    return (f"{one.label} allocates {sum(found.values()) / 2**20:,.1f} MiB on each GPU: rows {mib['rows']}, results {mib['results']}, "
+            f"between the layers {mib['between_layers']}, tables and counters {tables}; "
+            f"FlashDMoE's layout {one.symmetric_layout_bytes / 2**20:,.1f}")  # fmt: skip
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Of `orrery moe`."""
     parser.add_argument("model", metavar="MODEL", help="a name that `orrery models` lists, or a path")
@@ -271,10 +295,11 @@ def run(options: argparse.Namespace) -> int:
             layers = designs(options.model, tokens=tokens, streams=options.streams, **keys)
         found += layers
         if not options.json:
-            print(f"{layers[0].model}, {tokens} tokens, {options.weights}, {options.machine}\n{table(layers)}\n")
+            below = "".join(f"{memory(one)}\n" for one in layers if one.buffers_bytes)
+            print(f"{layers[0].model}, {tokens} tokens, {options.weights}, {options.machine}\n{table(layers)}\n{below}")
     if options.json:
         print(json.dumps([one.to_dict() for one in found], indent=1))
     return 0
 
 
-__all__ = ["DESIGNS", "MoeLayer", "ablation", "designs", "layer", "of_scenario", "persistent", "table"]
+__all__ = ["DESIGNS", "MoeLayer", "ablation", "designs", "layer", "memory", "of_scenario", "persistent", "table"]

@@ -12,11 +12,12 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/experts/fused_moe/buffers.h"
+
 namespace orrery {
 namespace {
 
 // As kernels/experts/grouped_gemm/swap_ab_sm90.cuh and fused_moe have them.
-constexpr std::int64_t kTileRows = 160;     // of x, at most
 constexpr std::int64_t kTileColumns = 256;  // of w
 constexpr std::int64_t kStep = 64;          // columns of x
 constexpr std::int64_t kWarps = 12;
@@ -172,8 +173,8 @@ class Layer {
     if (order_ == MoeTileOrder::kLongestFirst) std::ranges::sort(rows, std::greater<>());
     std::int64_t num_tiles = 0;
     for (const std::int64_t count : rows) {
-      const std::int64_t tiles = ceil_div(count, kTileRows);
-      const std::int64_t width = tiles > 0 ? width_for(ceil_div(count, tiles)) : kTileRows;
+      const std::int64_t tiles = ceil_div(count, kFusedTileRows);
+      const std::int64_t width = tiles > 0 ? width_for(ceil_div(count, tiles)) : kFusedTileRows;
       experts_.push_back({.rows = count,
                           .width = width,
                           .tiles = ceil_div(count, width),

@@ -1,9 +1,11 @@
 #include "sim/scenario/moe_layer.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
 #include "kernels/kernel_spec.h"
+#include "sim/cost/symmetric_layout.h"
 #include "sim/scenario/assembly.h"
 
 namespace orrery {
@@ -18,6 +20,20 @@ void add_work(MoeLayerResult& result) {
     const Work work = work_of(*kernel);
     result.bytes_read += work.bytes_read;
     result.bytes_written += work.bytes_written;
+  }
+}
+
+void add_buffers(MoeLayerResult& result, int rank, const Device& device) {
+  for (const Op& op : result.plan.ops()) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr || !result.plan.contains(op.ranks, rank)) continue;
+    if (routed_role(*kernel) != RoutedRole::kLayer) continue;
+    const FusedMoeShape shape = fused_moe_shape(kernel->dims);
+    result.buffers = memory_of(fused_moe_buffers(shape, std::max(1, device.num_sms)));
+    result.symmetric_layout = symmetric_layout_estimate({.tokens = shape.tokens,
+                                                         .hidden = shape.hidden,
+                                                         .experts = shape.experts,
+                                                         .element = Bytes(2)});
   }
 }
 
@@ -79,6 +95,7 @@ MoeLayerResult simulate_moe_layer(const Scenario& scenario, const MoeLayerReques
   result.activations = memory.activations;
   result.counts = count_ops(result.plan);
   add_work(result);
+  add_buffers(result, rank, assembly.machine().device());
   return result;
 }
 

@@ -4,7 +4,9 @@
 // host syncs.
 
 #include <cstdint>
+#include <optional>
 
+#include "kernels/experts/fused_moe/buffers.h"
 #include "sim/cost/cost.h"
 #include "sim/des/simulate.h"
 #include "sim/plan/plan.h"
@@ -42,6 +44,10 @@ struct MoeLayerResult {
   PlanCounts counts;
   Bytes bytes_read;     // least that its kernels read
   Bytes bytes_written;  // and write
+  // Of one kernel that is the layer, besides activations; and FlashDMoE's of its tokens in bf16
+  // (sim/cost/symmetric_layout.h, the estimate).
+  std::optional<FusedMoeMemory> buffers;
+  Bytes symmetric_layout;
 };
 
 // Throws ScenarioError where the scenario cannot compute the layer, and std::invalid_argument when

@@ -55,6 +55,28 @@ def test_tiles_of_one_kernel_are_simulated_with_times_of_ones_own() -> None:
             _core.moe_tiles(**{**shape, **wrong})
 
 
+def test_what_one_kernel_allocates_stands_beside_the_published_layout(capsys) -> None:
+    # 4,096 tokens of Qwen3-30B-A3B on each of two GPUs: 2 * 4,096 * 8 rows of 2,048 bf16 and of 768, half as many results.
+    shape = {"tokens": 4096, "hidden": 2048, "ffn": 768, "experts": 128, "topk": 8, "ranks": 2}
+    found = _core.fused_moe_memory(**shape)
+    assert (found["rows"], found["between_layers"], found["results"]) == (65536 * 4096, 65536 * 1536, 32768 * 4096)
+    assert 0 < found["tables"] + found["counters"] < 0.01 * sum(found.values())
+    (one,) = moe.persistent("qwen3-30b-a3b", tokens=8192, dp=2, ep=2, machine="hgx-h200")
+    assert one.buffers_bytes == found and one.to_dict()["buffers_bytes"] == found
+    # 32 tokens an expert are a fourth of a tile: 4 * 4 * 4,096 * 2,048 bf16.
+    layout = _core.symmetric_layout(tokens=4096, hidden=2048, experts=128, element_bytes=2)
+    assert layout["estimate_bytes"] == layout["bytes"] == one.symmetric_layout_bytes == 16 * 4096 * 2048 * 2
+    other = moe.layer("qwen3-30b-a3b", tokens=64)
+    assert (other.buffers_bytes, other.symmetric_layout_bytes, moe.memory(other)) == ({}, 0, "")
+    assert cli.main(["moe", "qwen3-30b-a3b", "--tokens", "8192", "--dp", "2", "--ep", "2", "--machine", "hgx-h200"]) == 0
+    assert "persistent allocates 480.8 MiB on each GPU: rows 256.0, results 128.0, between the layers 96.0" in capsys.readouterr().out
+    for wrong in ({"ranks": 3}, {"hidden": 12}, {"num_sms": 0}):
+        with pytest.raises(ValueError, match="expected"):
+            _core.fused_moe_memory(**{**shape, **wrong})
+    with pytest.raises(ValueError, match="more than 0"):
+        _core.symmetric_layout(tokens=0, hidden=1, experts=1)
+
+
 def test_experts_without_rows_are_not_launched() -> None:
     # Top-1 of one token: one expert, two gemms.
     assert moe.layer(SCOUT, tokens=1, design="slicing").num_kernels == 5 + 2 + 3

@@ -2,6 +2,7 @@
 
 #include <stdexcept>
 
+#include "kernels/experts/fused_moe/buffers.h"
 #include "kernels/experts/routing_scores/choice.h"
 
 namespace orrery {
@@ -12,19 +13,11 @@ FusedMoeShape fused_moe_call(const KernelOp& op, const Routing& routing) {
         "fused_moe: a load of experts is imposed on its router, expected model.expert_load: "
         "uniform, which random weights choose, or moe design shuffling");
   }
-  const Dims& dims = op.dims;
-  const FusedMoeShape shape{.tokens = dim(dims, "tokens"),
-                            .hidden = dim(dims, "hidden"),
-                            .ffn = dim(dims, "ffn"),
-                            .experts = dim(dims, "experts_total"),
-                            .topk = dim(dims, "topk"),
-                            .activation = static_cast<ExpertActivation>(dim(dims, "activation")),
-                            .router = routing.score == RoutingScore::kSigmoid
-                                          ? RouterActivation::kSigmoid
-                                          : RouterActivation::kSoftmax,
-                            .normalises = routing.normalises,
-                            .scale = routing.scale,
-                            .ranks = dim(dims, "experts_total") / dim(dims, "experts")};
+  FusedMoeShape shape = fused_moe_shape(op.dims);
+  shape.router = routing.score == RoutingScore::kSigmoid ? RouterActivation::kSigmoid
+                                                         : RouterActivation::kSoftmax;
+  shape.normalises = routing.normalises;
+  shape.scale = routing.scale;
   require_fused_moe_shape(shape);
   return shape;
 }

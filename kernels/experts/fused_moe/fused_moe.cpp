@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/experts/fused_moe/shape.h"
+#include "kernels/experts/fused_moe/buffers.h"
 #include "kernels/kernel_spec.h"
 #include "kernels/work.h"
 
@@ -33,14 +33,11 @@ Work work(DType dtype, const Dims& dims) {
 }
 
 // Room for what routing may do: rows of x that may come to the rank, what lies between their
-// layers, and on several ranks results of own tokens. Bf16.
+// layers, and on several ranks results of own tokens. Without tables and counters, less than a
+// hundredth, which depend on the GPU.
 Bytes workspace(DType /*dtype*/, const Dims& dims) {
-  const double tokens = size(dims, "tokens");
-  const double ranks = size(dims, "experts_total") / size(dims, "experts");
-  const double rows = ranks * tokens * std::min(size(dims, "topk"), size(dims, "experts"));
-  const double results = ranks > 1 ? tokens * size(dims, "topk") : 0;
-  return Bytes(
-      2 * (rows * (size(dims, "hidden") + size(dims, "ffn")) + results * size(dims, "hidden")));
+  const FusedMoeMemory memory = memory_of(fused_moe_buffers(fused_moe_shape(dims), /*num_sms=*/1));
+  return memory.rows + memory.between + memory.results;
 }
 
 }  // namespace

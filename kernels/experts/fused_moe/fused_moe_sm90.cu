@@ -76,34 +76,32 @@ const char* name_of(Wait wait) {
 
 using fused_moe::Config;
 
+static_assert(sizeof(bf16) == 2, "as memory_of counts it");
+
 // What a rank has of its own, and its part of what ranks write into each other's memory.
 struct FusedMoePlan::Workspace {
-  Workspace(const FusedMoeShape& shape, int blocks)
+  Workspace(const FusedMoeBuffers& buffers, int blocks)
       : blocks(blocks),
-        is_alone(shape.ranks == 1),
-        most_tiles(
-            shape.ranks * num_choices(shape) / Config::kRows +
-            std::min(shape.experts, std::max<std::int64_t>(shape.ranks * num_choices(shape), 1))),
-        rows(at_least_one(most_rows(shape)) * shape.hidden),
-        results(shape.ranks == 1 ? 1 : at_least_one(num_choices(shape)) * shape.hidden),
-        h(at_least_one(most_rows(shape)) * shape.ffn),
-        row_token(at_least_one(num_choices(shape))),
-        row_tile(at_least_one(num_choices(shape))),
-        token_rows(at_least_one(num_choices(shape))),
-        token_weights(at_least_one(num_choices(shape))),
-        counts(static_cast<std::size_t>(blocks) * (shape.experts + 1)),
-        starts(static_cast<std::size_t>(2 * shape.ranks * (shape.experts + 1))),
-        counters(static_cast<std::size_t>(3 * most_tiles)),
-        control(1) {
+        is_alone(buffers.results == 0),
+        most_tiles(buffers.most_tiles),
+        bytes(static_cast<std::size_t>(memory_of(buffers).total().value())),
+        rows(buffers.rows),
+        results(buffers.results),
+        h(buffers.h),
+        row_token(buffers.row_token),
+        row_tile(buffers.row_tile),
+        token_rows(buffers.token_rows),
+        token_weights(buffers.token_weights),
+        counts(buffers.counts),
+        starts(buffers.starts),
+        counters(buffers.counters),
+        control(buffers.controls) {
     ORRERY_CUDA(cudaMemset(row_tile.get(), 0, row_tile.size() * sizeof(unsigned long long)));
     ORRERY_CUDA(cudaMemset(counts.get(), 0, counts.size() * sizeof(unsigned long long)));
     ORRERY_CUDA(cudaMemset(starts.get(), 0, starts.size() * sizeof(unsigned long long)));
     ORRERY_CUDA(cudaMemset(counters.get(), 0, counters.size() * sizeof(std::uint32_t)));
     ORRERY_CUDA(cudaMemset(control.get(), 0, sizeof(fused_moe::Control)));
     ORRERY_CUDA(cudaDeviceSynchronize());
-  }
-  static std::size_t at_least_one(std::int64_t count) {
-    return static_cast<std::size_t>(std::max<std::int64_t>(count, 1));
   }
   [[nodiscard]] fused_moe::Area area() const {
     return {.rows = rows.get(),
@@ -112,17 +110,11 @@ struct FusedMoePlan::Workspace {
             .second_done = counters.get() + 2 * most_tiles,
             .starts = starts.get()};
   }
-  [[nodiscard]] std::size_t bytes() const {
-    return (rows.size() + results.size() + h.size()) * sizeof(bf16) +
-           (row_token.size() + token_rows.size()) * sizeof(std::int32_t) +
-           token_weights.size() * sizeof(float) +
-           (row_tile.size() + counts.size() + starts.size()) * sizeof(unsigned long long) +
-           counters.size() * sizeof(std::uint32_t) + sizeof(fused_moe::Control);
-  }
 
   int blocks;
   bool is_alone;
   std::int64_t most_tiles;
+  std::size_t bytes;
   cuda::DeviceBuffer<bf16> rows;
   cuda::DeviceBuffer<bf16> results;
   cuda::DeviceBuffer<bf16> h;
@@ -202,8 +194,9 @@ FusedMoePlan::FusedMoePlan(const FusedMoeShape& shape, std::span<const int> devi
     std::optional<cuda::DeviceGuard> guard;
     if (!is_here) guard.emplace(devices[static_cast<std::size_t>(rank)]);
     const int blocks = cuda::device_properties().multiProcessorCount;
-    workspaces_.push_back(std::make_unique<Workspace>(shape, blocks));
-    require_room(shape, blocks, workspaces_.back()->most_tiles);
+    const FusedMoeBuffers buffers = fused_moe_buffers(shape, blocks);
+    require_room(shape, blocks, buffers.most_tiles);
+    workspaces_.push_back(std::make_unique<Workspace>(buffers, blocks));
   }
 }
 
@@ -212,7 +205,7 @@ FusedMoePlan::FusedMoePlan(FusedMoePlan&&) noexcept = default;
 FusedMoePlan& FusedMoePlan::operator=(FusedMoePlan&&) noexcept = default;
 
 std::size_t FusedMoePlan::workspace_bytes() const {
-  return workspaces_.empty() ? 0 : workspaces_.front()->bytes();
+  return workspaces_.empty() ? 0 : workspaces_.front()->bytes;
 }
 
 void FusedMoePlan::launch(const cuda::Stream& stream, const FusedMoeOperands& operands,

@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/experts/fused_moe/buffers.h"
 #include "kernels/experts/fused_moe/fused_moe.h"
 #include "kernels/experts/fused_moe/reference.h"
 #include "kernels/harness/operand_sets.h"
@@ -34,15 +35,9 @@ std::vector<bf16> biases_of(std::int64_t experts, std::int64_t choice) {
 }
 
 FusedMoeShape shape_of(const KernelOp& op) {
-  const FusedMoeShape shape{.tokens = dim(op.dims, "tokens"),
-                            .hidden = dim(op.dims, "hidden"),
-                            .ffn = dim(op.dims, "ffn"),
-                            .experts = dim(op.dims, "experts_total"),
-                            .topk = dim(op.dims, "topk"),
-                            .activation = static_cast<ExpertActivation>(dim(op.dims, "activation")),
-                            .router = variant(op.dims, "sigmoid") != 0 ? RouterActivation::kSigmoid
-                                                                       : RouterActivation::kSoftmax,
-                            .normalises = variant(op.dims, "normalises", 1) != 0};
+  FusedMoeShape shape = fused_moe_shape(op.dims);
+  if (variant(op.dims, "sigmoid") != 0) shape.router = RouterActivation::kSigmoid;
+  shape.normalises = variant(op.dims, "normalises", 1) != 0;
   require_fused_moe_shape(shape);
   return shape;
 }

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/flags.cuh"
 #include "kernels/cuda/sm90.cuh"
+#include "kernels/experts/fused_moe/buffers.h"
 #include "kernels/experts/fused_moe/shape.h"
 #include "kernels/experts/grouped_gemm/swap_ab_sm90.cuh"
 
@@ -26,7 +27,7 @@ struct Task : swap_ab::Task {
   int row_of_expert;  // its first row
 };
 
-struct Config : swap_ab::Config<bf16, 160, 2, 4, 2> {
+struct Config : swap_ab::Config<bf16, static_cast<int>(kFusedTileRows), 2, 4, 2> {
   using Task = fused_moe::Task;
 };
 
@@ -36,15 +37,6 @@ constexpr std::uint32_t kArrivals = 256;  // of a tile's rows, at most Config::k
 
 // What a wait that ended in vain was for.
 enum class Wait : std::uint32_t { kNone, kCounts, kStarts, kRows, kFirst, kSecond };
-
-struct Control {
-  std::uint32_t launches;             // complete ones
-  std::uint32_t blocks;               // that have read it
-  std::uint32_t stuck;                // a Wait, once one has ended in vain
-  std::uint32_t place;                // which counter
-  unsigned long long gemm_ticket;     // next task, launch << 32
-  unsigned long long combine_ticket;  // next rows to be added up, launch << 32
-};
 
 // What ranks write into each other's memory. Rows of x lie with the experts, sorted by expert, in
 // each by the rank whose tokens they are of. What experts make of them goes back to that rank: its

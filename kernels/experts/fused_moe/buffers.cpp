@@ -1,0 +1,53 @@
+#include "kernels/experts/fused_moe/buffers.h"
+
+#include <algorithm>
+
+namespace orrery {
+
+FusedMoeBuffers fused_moe_buffers(const FusedMoeShape& shape, int num_sms) {
+  if (shape.tokens == 0) return {};
+  const auto count = [](std::int64_t elements) { return static_cast<std::size_t>(elements); };
+  const std::int64_t choices = num_choices(shape);
+  const std::int64_t of_all = shape.ranks * choices;
+  FusedMoeBuffers buffers;
+  buffers.most_tiles = of_all / kFusedTileRows + std::min(shape.experts, of_all);
+  buffers.rows = count(most_rows(shape) * shape.hidden);
+  buffers.results = shape.ranks == 1 ? 0 : count(choices * shape.hidden);
+  buffers.h = count(most_rows(shape) * shape.ffn);
+  buffers.row_token = buffers.token_rows = buffers.token_weights = count(choices);
+  buffers.row_tile = count(choices);
+  buffers.counts = count(num_sms * (shape.experts + 1));
+  buffers.starts = count(2 * shape.ranks * (shape.experts + 1));
+  buffers.counters = count(3 * buffers.most_tiles);
+  buffers.controls = 1;
+  return buffers;
+}
+
+FusedMoeMemory memory_of(const FusedMoeBuffers& buffers) {
+  const auto bytes = [](std::size_t elements, std::size_t each) {
+    return Bytes(static_cast<double>(elements * each));
+  };
+  constexpr std::size_t kBf16 = 2;
+  constexpr std::size_t kWord = 4;
+  constexpr std::size_t kNumbered = 8;  // a word beside the number of its launch
+  return {.rows = bytes(buffers.rows, kBf16),
+          .results = bytes(buffers.results, kBf16),
+          .between = bytes(buffers.h, kBf16),
+          .tables = bytes(buffers.row_token + buffers.token_rows + buffers.token_weights, kWord) +
+                    bytes(buffers.row_tile, kNumbered),
+          .counters = bytes(buffers.counts + buffers.starts, kNumbered) +
+                      bytes(buffers.counters, kWord) +
+                      bytes(buffers.controls, sizeof(fused_moe::Control))};
+}
+
+FusedMoeShape fused_moe_shape(const Dims& dims) {
+  return {.tokens = dim(dims, "tokens"),
+          .hidden = dim(dims, "hidden"),
+          .ffn = dim(dims, "ffn"),
+          .experts = dim(dims, "experts_total"),
+          .topk = dim(dims, "topk"),
+          .activation = static_cast<ExpertActivation>(dim(dims, "activation")),
+          .ranks = dim(dims, "experts_total") / dim(dims, "experts")};
+}
+
+}  // namespace orrery

@@ -1,0 +1,55 @@
+// What fused_moe allocates on each GPU, by hand.
+
+#include <gtest/gtest.h>
+
+#include "kernels/experts/fused_moe/buffers.h"
+#include "kernels/kernel_spec.h"
+
+namespace orrery {
+namespace {
+
+// Two ranks of 8 experts: 2 * 100 * 2 rows of x may come to one, 100 * 2 results go back to it.
+TEST(FusedMoeBuffers, AreTheRowsTablesAndCountersByHand) {
+  const FusedMoeShape shape{
+      .tokens = 100, .hidden = 256, .ffn = 128, .experts = 16, .topk = 2, .ranks = 2};
+  const FusedMoeMemory memory = memory_of(fused_moe_buffers(shape, 132));
+  EXPECT_EQ(memory.rows.value(), 2 * 400 * 256);
+  EXPECT_EQ(memory.between.value(), 2 * 400 * 128);
+  EXPECT_EQ(memory.results.value(), 2 * 200 * 256);
+  EXPECT_EQ(memory.tables.value(), 200 * (3 * 4 + 8));
+  // 17 counts of each of 132 blocks and of two launches of two ranks; three counters of each tile:
+  // 400 / 160 whole ones and one more of each expert; 32 bytes of launch numbers and tickets.
+  EXPECT_EQ(memory.counters.value(), 8 * 17 * (132 + 4) + 4 * 3 * (2 + 16) + 32);
+  EXPECT_EQ(memory.total(),
+            memory.rows + memory.between + memory.results + memory.tables + memory.counters);
+}
+
+TEST(FusedMoeBuffers, OfOneRankHaveNoResultsOfOthers) {
+  const FusedMoeShape shape{.tokens = 7, .hidden = 64, .ffn = 32, .experts = 4, .topk = 3};
+  const FusedMoeMemory memory = memory_of(fused_moe_buffers(shape, 1));
+  EXPECT_EQ(memory.results.value(), 0);
+  EXPECT_EQ(memory.rows.value(), 2 * 21 * 64);
+  FusedMoeShape none = shape;
+  none.tokens = 0;
+  EXPECT_EQ(memory_of(fused_moe_buffers(none, 1)).total().value(), 0);
+}
+
+// A rank with fewer experts than a token chooses gets no more rows of it than it has experts.
+TEST(FusedMoeBuffers, HaveRoomForNoMoreRowsThanThereCanBe) {
+  FusedMoeShape shape{.tokens = 10, .hidden = 8, .ffn = 8, .experts = 8, .topk = 8, .ranks = 8};
+  EXPECT_EQ(fused_moe_buffers(shape, 1).rows, 8U * 10 * 1 * 8);
+  shape.ranks = 2;
+  EXPECT_EQ(fused_moe_buffers(shape, 1).rows, 2U * 10 * 4 * 8);
+}
+
+TEST(FusedMoeBuffers, AreWhatPlansCount) {
+  const Dims dims{{"tokens", 1000}, {"hidden", 2048},  {"ffn", 768},   {"experts_total", 128},
+                  {"topk", 8},      {"activation", 0}, {"experts", 32}};
+  const FusedMoeMemory memory = memory_of(fused_moe_buffers(fused_moe_shape(dims), 132));
+  const Bytes counted = kernel_spec("fused_moe").workspace(DType::kBf16, dims);
+  EXPECT_EQ(counted, memory.rows + memory.between + memory.results);
+  EXPECT_LT(memory.total(), 1.01 * counted);
+}
+
+}  // namespace
+}  // namespace orrery
