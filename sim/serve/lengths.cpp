@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "sim/units/inverse_normal.h"
 #include "sim/units/text.h"
 
 namespace orrery {

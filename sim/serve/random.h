@@ -29,8 +29,4 @@ class Random {
   std::array<std::uint64_t, 4> state_{};
 };
 
-// x with P(N(0,1) <= x) = p, 0 < p < 1; relative error below 1e-9 (Acklam's rational approximation,
-// one step of Halley's method on erfc).
-double inverse_normal(double p);
-
 }  // namespace orrery

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "sim/units/inverse_normal.h"
+
 namespace orrery {
 namespace {
 
