@@ -10,9 +10,11 @@
 
 #include "bindings/bind.h"
 #include "kernels/experts/fused_moe/buffers.h"
+#include "sim/cost/moe_stragglers.h"
 #include "sim/cost/moe_tiles.h"
 #include "sim/cost/symmetric_layout.h"
 #include "sim/scenario/moe_layer.h"
+#include "sim/units/parse.h"
 
 namespace orrery::bindings {
 
@@ -63,8 +65,7 @@ void for_each_time(MoeTileTimes& times, const Use& use) {
   use("end_of_ranks", times.end_of_ranks);
 }
 // Seconds, bytes a second and ratios by name.
-std::map<std::string, double> tile_times() {
-  MoeTileTimes times = h200_moe_tile_times();
+std::map<std::string, double> by_name(MoeTileTimes times) {
   std::map<std::string, double> found;
   for_each_time(times, [&]<typename T>(const char* name, const T& value) {
     if constexpr (std::is_same_v<T, double>) {
@@ -75,6 +76,7 @@ std::map<std::string, double> tile_times() {
   });
   return found;
 }
+std::map<std::string, double> tile_times() { return by_name(h200_moe_tile_times()); }
 MoeTileTimes times_of(std::map<std::string, double> given) {
   MoeTileTimes times;
   for_each_time(times, [&]<typename T>(const char* name, T& value) {
@@ -122,30 +124,80 @@ std::map<std::string, double> symmetric_layout(std::int64_t tokens, std::int64_t
           {"bytes", symmetric_layout_size(layout).value()}};
 }
 
-std::map<std::string, double> moe_tiles(std::int64_t tokens, std::int64_t hidden, std::int64_t ffn,
-                                        std::int64_t experts, std::int64_t topk, int activation,
-                                        std::int64_t ranks,
-                                        const std::map<std::string, double>& times,
-                                        const std::string& order, int num_sms) {
+FusedMoeShape shape_of(std::int64_t tokens, std::int64_t hidden, std::int64_t ffn,
+                       std::int64_t experts, std::int64_t topk, int activation,
+                       std::int64_t ranks) {
   if (activation < 0 || activation > static_cast<int>(ExpertActivation::kRelu)) {
     throw std::invalid_argument("activation is " + std::to_string(activation) +
                                 ", expected 0 (SwiGLU), 1 (GELU) or 2 (ReLU)");
   }
-  const FusedMoeShape shape{.tokens = tokens,
-                            .hidden = hidden,
-                            .ffn = ffn,
-                            .experts = experts,
-                            .topk = topk,
-                            .activation = static_cast<ExpertActivation>(activation),
-                            .ranks = ranks};
+  return {.tokens = tokens,
+          .hidden = hidden,
+          .ffn = ffn,
+          .experts = experts,
+          .topk = topk,
+          .activation = static_cast<ExpertActivation>(activation),
+          .ranks = ranks};
+}
+std::map<std::int64_t, Seconds> by_rank(const std::map<std::int64_t, double>& seconds) {
+  std::map<std::int64_t, Seconds> found;
+  for (const auto& [rank, delay] : seconds) found.emplace(rank, Seconds(delay));
+  return found;
+}
+std::map<std::string, double> moe_tiles(std::int64_t tokens, std::int64_t hidden, std::int64_t ffn,
+                                        std::int64_t experts, std::int64_t topk, int activation,
+                                        std::int64_t ranks,
+                                        const std::map<std::string, double>& times,
+                                        const std::string& order, int num_sms,
+                                        const std::map<std::int64_t, double>& begin_delays,
+                                        const std::map<std::int64_t, double>& stalls,
+                                        bool is_bulk_synchronous) {
+  const FusedMoeShape shape = shape_of(tokens, hidden, ffn, experts, topk, activation, ranks);
   const MoeTileTimes given = times_of(times.empty() ? tile_times() : times);
-  const MoeTileOrder in_order = parse_moe_tile_order(order);
+  const MoeTileOptions options{.order = parse_moe_tile_order(order),
+                               .num_sms = num_sms,
+                               .delays = {.begin = by_rank(begin_delays), .stall = by_rank(stalls)},
+                               .is_bulk_synchronous = is_bulk_synchronous};
   const py::gil_scoped_release release;
-  const MoeLayerTime found = simulate_moe_tiles(shape, given, in_order, num_sms);
+  const MoeLayerTime found = simulate_moe_tiles(shape, given, options);
   return {{"duration_s", found.duration.value()},
           {"routed_s", found.routed.value()},
           {"tiles_s", found.tiles.value()},
           {"busy", found.busy}};
+}
+std::map<std::string, double> by_name(const MoeStragglers::Time& time) {
+  return {{"on_time_s", time.on_time.value()},
+          {"median_s", time.median.value()},
+          {"p95_s", time.p95.value()}};
+}
+std::map<std::string, std::map<std::string, double>> moe_stragglers(
+    std::int64_t tokens, std::int64_t hidden, std::int64_t ffn, std::int64_t experts,
+    std::int64_t topk, int activation, std::int64_t ranks,
+    const std::map<std::string, double>& times, const std::string& jitter, int num_sms) {
+  const FusedMoeShape shape = shape_of(tokens, hidden, ffn, experts, topk, activation, ranks);
+  const MoeTileTimes given = times_of(times.empty() ? tile_times() : times);
+  const MoeJitter published = published_jitter(jitter);
+  const py::gil_scoped_release release;
+  const MoeStragglers found =
+      simulate_moe_stragglers(shape, given, published, {.num_sms = num_sms});
+  return {{"kernel", by_name(found.kernel)},
+          {"stalled", by_name(found.stalled)},
+          {"bulk_synchronous", by_name(found.bulk)}};
+}
+py::dict tiles_of(const MoeLayerResult& result) {
+  py::dict found;
+  if (!result.kernel) return found;
+  const FusedMoeShape& shape = result.kernel->shape;
+  found["tokens"] = shape.tokens;
+  found["hidden"] = shape.hidden;
+  found["ffn"] = shape.ffn;
+  found["experts"] = shape.experts;
+  found["topk"] = shape.topk;
+  found["activation"] = static_cast<int>(shape.activation);
+  found["ranks"] = shape.ranks;
+  found["times"] = by_name(result.kernel->times);
+  found["num_sms"] = result.kernel->num_sms;
+  return found;
 }
 
 }  // namespace
@@ -171,11 +223,15 @@ void bind_moe(py::module_& module) {
       .def_property_readonly(
           "buffers_bytes",
           [](const Result& result) {
-            return result.buffers ? by_name(*result.buffers) : std::map<std::string, double>();
+            return result.kernel ? by_name(result.kernel->buffers)
+                                 : std::map<std::string, double>();
           },
           "What one kernel that is the layer allocates on a GPU, by name; empty of other designs.")
-      .def_property_readonly("symmetric_layout_bytes",
-                             plain([](const Result& r) { return r.symmetric_layout; }))
+      .def_property_readonly("symmetric_layout_bytes", plain([](const Result& r) {
+                               return r.kernel ? r.kernel->symmetric_layout : Bytes();
+                             }))
+      .def_property_readonly("tiles", &tiles_of,
+                             "Of one kernel that is the layer, what moe_tiles takes; else empty.")
       .def_property_readonly("num_kernels",
                              [](const Result& result) { return result.counts.kernels; })
       .def_property_readonly("num_collectives",
@@ -208,13 +264,29 @@ void bind_moe(py::module_& module) {
   module.def("moe_tile_times", &tile_times,
              "What fused_moe's tiles take on an H200: seconds, bytes a second and ratios by name "
              "(sim/cost/moe_tiles.h).");
-  module.def("moe_tiles", &moe_tiles, py::kw_only(), py::arg("tokens"), py::arg("hidden"),
+  module.def(
+      "moe_tiles", &moe_tiles, py::kw_only(), py::arg("tokens"), py::arg("hidden"), py::arg("ffn"),
+      py::arg("experts"), py::arg("topk"), py::arg("activation") = 0, py::arg("ranks") = 1,
+      py::arg("times") = std::map<std::string, double>(), py::arg("order") = "behind",
+      py::arg("num_sms") = 132, py::arg("begin_delays_s") = std::map<std::int64_t, double>(),
+      py::arg("stalls_s") = std::map<std::int64_t, double>(), py::arg("bulk_synchronous") = false,
+      "Simulates a launch of fused_moe tile by tile: duration_s, routed_s, tiles_s (when "
+      "the first tasks begin and the last results are written) and busy, the part of the "
+      "SMs' time between these in which they work. Seconds by rank: how much later it "
+      "begins, and how long its SMs stand still in the middle. bulk_synchronous: the same "
+      "tiles between two exchanges that wait for all ranks. Raises ValueError on shapes, "
+      "times, delays and ranks that cannot be (sim/cost/moe_tiles.h).");
+  module.def("moe_stragglers", &moe_stragglers, py::kw_only(), py::arg("tokens"), py::arg("hidden"),
              py::arg("ffn"), py::arg("experts"), py::arg("topk"), py::arg("activation") = 0,
-             py::arg("ranks") = 1, py::arg("times") = std::map<std::string, double>(),
-             py::arg("order") = "behind", py::arg("num_sms") = 132,
-             "Simulates a launch of fused_moe tile by tile: duration_s, routed_s, tiles_s (when "
-             "the first tasks begin and the last results are written) and busy, the part of the "
-             "SMs' time between these in which they work.");
+             py::arg("ranks") = 2, py::arg("times") = std::map<std::string, double>(),
+             py::arg("jitter") = "supercomputer", py::arg("num_sms") = 132,
+             "on_time_s, median_s and p95_s of a layer whose ranks are late as published (jitter: "
+             "supercomputer or vm): as one `kernel`, `stalled` in its middle as well, and "
+             "`bulk_synchronous` (sim/cost/moe_stragglers.h). Raises ValueError as moe_tiles does, "
+             "and for fewer than two ranks.");
+  module.def(
+      "parse_seconds", [](const std::string& text) { return parse_seconds(text).value(); },
+      py::arg("text"), "Seconds of a text with a unit, \"50 us\". Raises ValueError.");
 }
 
 }  // namespace orrery::bindings

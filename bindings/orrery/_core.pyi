@@ -221,6 +221,8 @@ class MoeLayerResult:
     @property
     def symmetric_layout_bytes(self) -> float: ...
     @property
+    def tiles(self) -> dict[str, Any]: ...
+    @property
     def num_kernels(self) -> int: ...
     @property
     def num_collectives(self) -> int: ...
@@ -285,7 +287,24 @@ def moe_tiles(
     times: dict[str, float] = ...,
     order: str = "behind",
     num_sms: int = 132,
+    begin_delays_s: dict[int, float] = ...,
+    stalls_s: dict[int, float] = ...,
+    bulk_synchronous: bool = False,
 ) -> dict[str, float]: ...
+def moe_stragglers(
+    *,
+    tokens: int,
+    hidden: int,
+    ffn: int,
+    experts: int,
+    topk: int,
+    activation: int = 0,
+    ranks: int = 2,
+    times: dict[str, float] = ...,
+    jitter: str = "supercomputer",
+    num_sms: int = 132,
+) -> dict[str, dict[str, float]]: ...
+def parse_seconds(text: str) -> float: ...
 def predict_validation(
     scenario: Scenario, progress: Callable[[int, int], None] | None = None
 ) -> ValidationPrediction: ...

@@ -21,6 +21,19 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
+def seconds(text: str) -> float:
+    """Parses a time with its unit, "50 us" or "50us", at least 0."""
+    from . import _core
+
+    try:
+        value = _core.parse_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected at least 0 s")
+    return value
+
+
 def scenario_file(text: str) -> pathlib.Path:
     """A path as it is, or the file of a shipped scenario that `text` names where there is no such path."""
     from .scenarios import shipped_scenarios
@@ -39,4 +52,4 @@ def scenario_file(text: str) -> pathlib.Path:
     raise argparse.ArgumentTypeError(f"no such file, nor a scenario of the name '{text[:100]}'{meant} Known: {known}, and those in directories of scenarios/")
 
 
-__all__ = ["scenario_file", "whole_number"]
+__all__ = ["scenario_file", "seconds", "whole_number"]

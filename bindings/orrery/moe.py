@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import _core
-from .arguments import whole_number
+from .arguments import seconds, whole_number
 from .simulation import TimelineTable, load, project_root
 from .text_table import aligned
 
@@ -262,6 +262,66 @@ def memory(one: MoeLayer) -> str:
             f"FlashDMoE's layout {one.symmetric_layout_bytes / 2**20:,.1f}")  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True)
+class LateRank:
+    """A layer with a rank that comes late, simulated tile by tile; nothing of it was measured."""
+
+    delay_s: float
+    rank: int
+    on_time_s: float
+    kernel_s: float  # it launches so much later
+    stalled_s: float  # and its SMs stand still as long in the middle
+    bulk_on_time_s: float  # the same tiles between two exchanges that wait for all ranks
+    bulk_s: float  # it comes so late to each
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def late_rank(one: MoeLayer, *, delay_s: float, rank: int = 0) -> LateRank:
+    """What the layer as one kernel takes with one rank late. Raises ValueError for other designs, a layer of one rank, a delay
+    that is negative and a rank that is not there."""
+    tiles = _tiles_of_ranks(one)
+    begin = {"begin_delays_s": {rank: delay_s}}
+    both = {**begin, "stalls_s": {rank: delay_s}}
+    calls = ({}, begin, both, {"bulk_synchronous": True}, {**both, "bulk_synchronous": True})
+    return LateRank(delay_s, rank, *(_core.moe_tiles(**tiles, **call)["duration_s"] for call in calls))
+
+
+def stragglers(one: MoeLayer, *, jitter: str = "supercomputer") -> dict[str, dict[str, float]]:
+    """on_time_s, median_s and p95_s of the layer with ranks late as published (arXiv 2506.04667, Table 2; supercomputer or vm): as
+    one `kernel`, `stalled` in its middle as well, and `bulk_synchronous`. Simulated (sim/cost/moe_stragglers.h). Raises ValueError
+    as late_rank does."""
+    return _core.moe_stragglers(**_tiles_of_ranks(one), jitter=jitter)
+
+
+def _tiles_of_ranks(one: MoeLayer) -> dict[str, Any]:
+    tiles = one._result.tiles
+    if not tiles or tiles["ranks"] < 2:
+        raise ValueError(f"a rank that is late: found {one.label} of one rank or of several kernels, expected design persistent with dp and ep above 1")
+    return tiles
+
+
+def _us(value: float) -> str:
+    return f"{value * 1e6:,.1f}"
+
+
+_LATE = {"kernel": "one kernel, late once", "stalled": "and still as long in its middle", "bulk_synchronous": "two exchanges, late at each"}
+
+
+def late_text(late: LateRank) -> str:
+    """In plain text, us."""
+    times = {"kernel": (late.on_time_s, late.kernel_s), "stalled": (late.on_time_s, late.stalled_s), "bulk_synchronous": (late.bulk_on_time_s, late.bulk_s)}
+    rows = [(label, *map(_us, times[name])) for name, label in _LATE.items()]
+    return aligned((f"simulated, rank {late.rank} late by {_us(late.delay_s)} us", "on time us", "late"), rows, right=(1, 2))
+
+
+def stragglers_text(found: dict[str, dict[str, float]], jitter: str) -> str:
+    """In plain text, us."""
+    rows = [(label, *(_us(found[name][key]) for key in ("on_time_s", "median_s", "p95_s"))) for name, label in _LATE.items()]
+    return aligned((f"simulated, jitter of the {jitter}", "on time us", "median", "p95"), rows, right=range(1, 4))
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Of `orrery moe`."""
     parser.add_argument("model", metavar="MODEL", help="a name that `orrery models` lists, or a path")
@@ -276,15 +336,32 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--expert-comm", metavar="C", help="with dp above 1: eager, graph, dedup, dedup_graph (eager)")
     parser.add_argument("--experts", default="in_order", help="with ep above 1: balanced, balanced_on_nodes (in_order)")
     parser.add_argument("--redundant", type=whole_number(0, 10**6), default=0, metavar="N", help="copies of experts chosen most (0)")
+    parser.add_argument("--straggler-delay", type=seconds, metavar="T", help="one rank late by T (50us): what design persistent loses, simulated")
+    parser.add_argument("--straggler-rank", type=int, default=0, metavar="N", help="which is late (0)")
+    parser.add_argument("--jitter", choices=("supercomputer", "vm"), help="ranks late as published for all-to-alls, simulated likewise")
     parser.add_argument("--ablation", action="store_true", help="design shuffling, and without one thing each")
     parser.add_argument("--json", action="store_true", help="print a list of objects")
+
+
+def _late(one: MoeLayer, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """What late ranks cost, as asked for: for machines, and in plain text."""
+    found: dict[str, Any] = {}
+    text = ""
+    if options.straggler_delay is not None:
+        late = late_rank(one, delay_s=options.straggler_delay, rank=options.straggler_rank)
+        found["late_rank"] = late.to_dict()
+        text += f"{late_text(late)}\n"
+    if options.jitter:
+        found["stragglers"] = stragglers(one, jitter=options.jitter)
+        text += f"{stragglers_text(found['stragglers'], options.jitter)}\n"
+    return found, text
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints a table for each number of tokens."""
     keys = {name: getattr(options, name) for name in ("weights", "machine", "provider", "expert_load", "dp", "tp", "ep")}
     keys |= {"expert_comm": options.expert_comm, "experts": options.experts, "num_redundant_experts": options.redundant}
-    found: list[MoeLayer] = []
+    found: list[dict[str, Any]] = []
     for tokens in options.tokens:
         if options.ablation:
             layers = ablation(options.model, tokens=tokens, **keys)
@@ -293,13 +370,20 @@ def run(options: argparse.Namespace) -> int:
             layers = [one, *persistent(options.model, tokens=tokens, **keys)]
         else:
             layers = designs(options.model, tokens=tokens, streams=options.streams, **keys)
-        found += layers
+        kernels = [one for one in layers if one.buffers_bytes]
+        if (options.straggler_delay is not None or options.jitter) and not kernels:
+            raise ValueError("a rank that is late: no design persistent here, expected a model, format and placement that it takes, without --ablation")
+        late = {one.label: _late(one, options) for one in kernels}
+        found += [one.to_dict() | late.get(one.label, ({}, ""))[0] for one in layers]
         if not options.json:
-            below = "".join(f"{memory(one)}\n" for one in layers if one.buffers_bytes)
+            below = "".join(f"{memory(one)}\n{late[one.label][1]}" for one in kernels)
             print(f"{layers[0].model}, {tokens} tokens, {options.weights}, {options.machine}\n{table(layers)}\n{below}")
     if options.json:
-        print(json.dumps([one.to_dict() for one in found], indent=1))
+        print(json.dumps(found, indent=1))
     return 0
 
 
-__all__ = ["DESIGNS", "MoeLayer", "ablation", "designs", "layer", "memory", "of_scenario", "persistent", "table"]
+__all__ = [
+    "DESIGNS", "LateRank", "MoeLayer", "ablation", "designs", "late_rank", "late_text", "layer", "memory", "of_scenario", "persistent",
+    "stragglers", "stragglers_text", "table",
+]  # fmt: skip

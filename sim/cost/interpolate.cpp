@@ -370,7 +370,7 @@ std::optional<Ratio> Predictor::by_tiles() {
   const MoeTileTimes times =
       moe_tile_times(peak_of(measured_on_, rows_dtype_), measured_on_.hbm_bandwidth);
   const MoeLayerTime tiles =
-      simulate_moe_tiles(shape, times, MoeTileOrder::kBehind, std::max(1, measured_on_.num_sms));
+      simulate_moe_tiles(shape, times, {.num_sms = std::max(1, measured_on_.num_sms)});
   return Ratio{std::log(tiles.duration.value() / interpolator_.model_time(dims_)), false};
 }
 

@@ -87,8 +87,15 @@ struct Task {
 
 class Layer {
  public:
-  Layer(const FusedMoeShape& shape, const MoeTileTimes& times, MoeTileOrder order, int num_sms)
-      : shape_(shape), times_(times), order_(order), sms_(static_cast<std::size_t>(num_sms)) {
+  // Of a rank that stands still for `stall`.
+  Layer(const FusedMoeShape& shape, const MoeTileTimes& times, const MoeTileOptions& options,
+        Seconds stall)
+      : shape_(shape),
+        times_(times),
+        order_(options.order),
+        is_bulk_(options.is_bulk_synchronous),
+        stall_(stall.value()),
+        sms_(static_cast<std::size_t>(options.num_sms)) {
     own_experts_ = shape.experts / shape.ranks;
     const bool is_gated = shape.activation == ExpertActivation::kSwiglu;
     layers_[0] = {.columns = is_gated ? kTileColumns / 2 : kTileColumns,
@@ -114,6 +121,7 @@ class Layer {
     while (step()) {
     }
     const double tiles = last_;
+    if (is_bulk_) exchange_results();
     double duration = std::max(last_, summed_) + times_.end.value();
     if (shape_.ranks > 1) duration += times_.end_of_ranks.value();
     const double span = (tiles - begin) * static_cast<double>(sms_.size());
@@ -248,12 +256,13 @@ class Layer {
   }
   void take(std::size_t sm) {
     if (next_ == tasks_.size()) return;
+    if (next_ == tasks_.size() / 2 && !is_bulk_) resumed_ = now_ + stall_;
     const Task& task = sms_[sm].task = tasks_[next_++];
     if (task.layer == 1 && missing_[tile_of(task)] > 0) {
       waiting_[tile_of(task)].push_back(sm);
       return;
     }
-    add(now_ + times_.begin.value(), What::kBegun, sm);
+    add(std::max(now_, resumed_) + times_.begin.value(), What::kBegun, sm);
   }
   // Its products, and what they need.
   void begin(std::size_t index) {
@@ -294,7 +303,7 @@ class Layer {
     if (task.layer == 0) {
       if (--missing_[tile_of(task)] == 0) {
         for (const std::size_t sm : waiting_[tile_of(task)]) {
-          add(now_ + times_.hop.value(), What::kBegun, sm);
+          add(std::max(now_, resumed_) + times_.hop.value(), What::kBegun, sm);
         }
       }
     } else {
@@ -306,6 +315,10 @@ class Layer {
     const Expert& expert = expert_of(task);
     const std::int64_t rows = std::min(expert.rows - task.tile * expert.width, expert.width);
     const double bytes = kElement * static_cast<double>(kTileColumns * rows);
+    if (is_bulk_) {
+      kept_ += bytes;
+      return;
+    }
     double there = now_;
     if (shape_.ranks > 1) {
       const auto ranks = static_cast<double>(shape_.ranks);
@@ -313,6 +326,12 @@ class Layer {
       there = returned_;
     }
     summed_ = std::max(summed_, there) + bytes / times_.sums.value();
+  }
+
+  void exchange_results() {
+    const auto ranks = static_cast<double>(shape_.ranks);
+    returned_ = last_ + stall_ + kept_ * (ranks - 1) / ranks / times_.returned.value();
+    summed_ = returned_ + kept_ / times_.sums.value();
   }
 
   // Bytes that each fetching SM gets a second.
@@ -362,6 +381,10 @@ class Layer {
   const FusedMoeShape& shape_;
   const MoeTileTimes& times_;
   MoeTileOrder order_;
+  bool is_bulk_ = false;
+  double stall_ = 0;
+  double resumed_ = 0;  // tasks are taken again
+  double kept_ = 0;     // bytes of results that no exchange has sent yet
   std::int64_t own_experts_ = 0;
   std::array<Gemm, 2> layers_;
   std::vector<Expert> experts_;
@@ -381,6 +404,26 @@ class Layer {
   double summed_ = 0;    // what has come is added up
   double worked_ = 0;
 };
+
+// The longest of delays by rank.
+Seconds last_of(const char* name, const std::map<std::int64_t, Seconds>& delays,
+                std::int64_t ranks) {
+  Seconds last;
+  for (const auto& [rank, delay] : delays) {
+    if (rank < 0 || rank >= ranks) {
+      throw std::invalid_argument("tiles of fused_moe: " + std::string(name) + " of rank " +
+                                  std::to_string(rank) + ", expected 0 to " +
+                                  std::to_string(ranks - 1));
+    }
+    if (!(delay >= Seconds(0)) || !std::isfinite(delay.value())) {
+      throw std::invalid_argument("tiles of fused_moe: " + std::string(name) + " of rank " +
+                                  std::to_string(rank) + " is late by " +
+                                  std::to_string(delay.value()) + " s, expected at least 0");
+    }
+    last = std::max(last, delay);
+  }
+  return last;
+}
 
 }  // namespace
 
@@ -430,15 +473,22 @@ MoeTileOrder parse_moe_tile_order(std::string_view text) {
   return static_cast<MoeTileOrder>(found - kOrders.begin());
 }
 
+MoeExchangeTimes moe_exchange_times(const FusedMoeShape& shape, const MoeTileTimes& times) {
+  const auto ranks = static_cast<double>(shape.ranks);
+  const auto rows = static_cast<double>(shape.tokens * shape.topk);
+  const Bytes remote(kElement * rows * static_cast<double>(shape.hidden) * (ranks - 1) / ranks);
+  return {.dispatch = remote / times.links, .combine = remote / times.returned};
+}
+
 MoeLayerTime simulate_moe_tiles(const FusedMoeShape& shape, const MoeTileTimes& times,
-                                MoeTileOrder order, int num_sms) {
+                                const MoeTileOptions& options) {
   const bool is_whole = shape.tokens > 0 && shape.hidden > 0 && shape.ffn > 0 &&
                         shape.experts > 0 && shape.topk > 0 && shape.ranks > 0;
-  if (!is_whole || shape.experts % shape.ranks != 0 || num_sms < 1) {
+  if (!is_whole || shape.experts % shape.ranks != 0 || options.num_sms < 1) {
     throw std::invalid_argument("tiles of fused_moe: " + std::to_string(shape.tokens) +
                                 " tokens, " + std::to_string(shape.experts) + " experts on " +
                                 std::to_string(shape.ranks) + " ranks of " +
-                                std::to_string(num_sms) +
+                                std::to_string(options.num_sms) +
                                 " SMs; expected some of each, and as many experts on each rank");
   }
   for (const BytesPerSecond rate :
@@ -448,7 +498,17 @@ MoeLayerTime simulate_moe_tiles(const FusedMoeShape& shape, const MoeTileTimes& 
                                   " bytes a second, expected more than 0");
     }
   }
-  return Layer(shape, times, order, num_sms).run();
+  const Seconds begin = last_of("begin", options.delays.begin, shape.ranks);
+  const Seconds longest = last_of("stall", options.delays.stall, shape.ranks);
+  MoeLayerTime found = Layer(shape, times, options, Seconds(0)).run();
+  if (longest > Seconds(0)) {
+    const MoeLayerTime stalled = Layer(shape, times, options, longest).run();
+    if (stalled.duration > found.duration) found = stalled;
+  }
+  found.duration += begin;
+  found.routed += begin;
+  found.tiles += begin;
+  return found;
 }
 
 }  // namespace orrery

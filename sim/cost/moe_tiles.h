@@ -11,10 +11,12 @@
 //   multiplying  while that is fetched, then results are written
 //   results      go over the links to the tokens' ranks, and are added up, in the order of tasks
 //
-// Ranks are alike, and choose experts uniformly: rows of an expert are spread as chance spreads
-// them. Left out: clocks under the power limit beyond what the fitted times hold of it.
+// Ranks are alike but for their delays, and choose experts uniformly: rows of an expert are spread
+// as chance spreads them. Left out: clocks under the power limit beyond what the fitted times hold
+// of it.
 
 #include <cstdint>
+#include <map>
 #include <string_view>
 
 #include "kernels/experts/fused_moe/shape.h"
@@ -64,6 +66,26 @@ enum class MoeTileOrder : std::uint8_t {
 std::string_view to_text(MoeTileOrder order);  // "behind", "by_layer", "longest_first"
 MoeTileOrder parse_moe_tile_order(std::string_view text);
 
+// By rank, in time; ranks that are not named are not late.
+struct MoeDelays {
+  // It launches so much later. No rank places a row before it has heard the counts of all
+  // (route_sm90.cuh, hear_starts), so all begin their tasks later by as much as the last.
+  std::map<std::int64_t, Seconds> begin;
+  // Its SMs begin no task for so long, from when half of all are taken; of a bulk-synchronous layer
+  // it comes so much later to the exchange of results. All wait for its results.
+  std::map<std::int64_t, Seconds> stall;
+};
+
+struct MoeTileOptions {
+  MoeTileOrder order = MoeTileOrder::kBehind;
+  int num_sms = 132;
+  MoeDelays delays;
+  // The same tiles between two exchanges that each wait for all ranks: results are sent when the
+  // last is written everywhere, and added up when all are there.
+  bool is_bulk_synchronous = false;
+};
+
+// From when a rank could begin that is not late, to when the last rank has ended.
 struct MoeLayerTime {
   Seconds duration;
   Seconds routed;   // the first tasks begin
@@ -72,8 +94,16 @@ struct MoeLayerTime {
 };
 
 // Deterministic. Throws std::invalid_argument for a shape without tokens or experts, experts that
-// do not divide over its ranks, fewer than one SM, or a rate that is not positive.
+// do not divide over its ranks, fewer than one SM, a rate that is not positive, and a delay that is
+// negative or of a rank that is not there.
 MoeLayerTime simulate_moe_tiles(const FusedMoeShape& shape, const MoeTileTimes& times,
-                                MoeTileOrder order = MoeTileOrder::kBehind, int num_sms = 132);
+                                const MoeTileOptions& options = {});
+
+// What rows of x and results of a rank take on the links to other ranks, with nothing beside them.
+struct MoeExchangeTimes {
+  Seconds dispatch;
+  Seconds combine;
+};
+MoeExchangeTimes moe_exchange_times(const FusedMoeShape& shape, const MoeTileTimes& times);
 
 }  // namespace orrery

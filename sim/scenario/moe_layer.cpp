@@ -23,18 +23,24 @@ void add_work(MoeLayerResult& result) {
   }
 }
 
-void add_buffers(MoeLayerResult& result, int rank, const Device& device) {
-  for (const Op& op : result.plan.ops()) {
+std::optional<MoeKernel> kernel_of_layer(const Plan& plan, int rank, const Device& device) {
+  for (const Op& op : plan.ops()) {
     const auto* kernel = std::get_if<KernelOp>(&op.body);
-    if (kernel == nullptr || !result.plan.contains(op.ranks, rank)) continue;
+    if (kernel == nullptr || !plan.contains(op.ranks, rank)) continue;
     if (routed_role(*kernel) != RoutedRole::kLayer) continue;
     const FusedMoeShape shape = fused_moe_shape(kernel->dims);
-    result.buffers = memory_of(fused_moe_buffers(shape, std::max(1, device.num_sms)));
-    result.symmetric_layout = symmetric_layout_estimate({.tokens = shape.tokens,
-                                                         .hidden = shape.hidden,
-                                                         .experts = shape.experts,
-                                                         .element = Bytes(2)});
+    const int num_sms = std::max(1, device.num_sms);
+    return MoeKernel{
+        .shape = shape,
+        .buffers = memory_of(fused_moe_buffers(shape, num_sms)),
+        .symmetric_layout = symmetric_layout_estimate({.tokens = shape.tokens,
+                                                       .hidden = shape.hidden,
+                                                       .experts = shape.experts,
+                                                       .element = Bytes(2)}),
+        .times = moe_tile_times(device.dense_flops.at(kernel->dtype), device.hbm_bandwidth),
+        .num_sms = num_sms};
   }
+  return std::nullopt;
 }
 
 void check_mode(const MoeLayerRequest& request, const Plan& plan) {
@@ -95,7 +101,7 @@ MoeLayerResult simulate_moe_layer(const Scenario& scenario, const MoeLayerReques
   result.activations = memory.activations;
   result.counts = count_ops(result.plan);
   add_work(result);
-  add_buffers(result, rank, assembly.machine().device());
+  result.kernel = kernel_of_layer(result.plan, rank, assembly.machine().device());
   return result;
 }
 

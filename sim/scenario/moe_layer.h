@@ -8,6 +8,7 @@
 
 #include "kernels/experts/fused_moe/buffers.h"
 #include "sim/cost/cost.h"
+#include "sim/cost/moe_tiles.h"
 #include "sim/des/simulate.h"
 #include "sim/plan/plan.h"
 #include "sim/scenario/scenario.h"
@@ -31,6 +32,15 @@ struct MoeLayerRequest {
   bool imposes_scores = false;  // moe_layer_plan
 };
 
+// One kernel that is the layer.
+struct MoeKernel {
+  FusedMoeShape shape;
+  FusedMoeMemory buffers;  // on each GPU, besides activations
+  Bytes symmetric_layout;  // FlashDMoE's of its tokens in bf16: symmetric_layout_estimate
+  MoeTileTimes times;      // of its tiles on the machine's GPUs
+  int num_sms = 0;
+};
+
 struct MoeLayerResult {
   MoeLayerRequest request;
   Plan whole;  // of one rank, as lowered
@@ -44,10 +54,7 @@ struct MoeLayerResult {
   PlanCounts counts;
   Bytes bytes_read;     // least that its kernels read
   Bytes bytes_written;  // and write
-  // Of one kernel that is the layer, besides activations; and FlashDMoE's of its tokens in bf16
-  // (sim/cost/symmetric_layout.h, the estimate).
-  std::optional<FusedMoeMemory> buffers;
-  Bytes symmetric_layout;
+  std::optional<MoeKernel> kernel;
 };
 
 // Throws ScenarioError where the scenario cannot compute the layer, and std::invalid_argument when

@@ -23,7 +23,7 @@ constexpr FlopsPerSecond kPeak(989e12);
 
 MoeTileTimes fitted() { return h200_moe_tile_times(); }
 double duration(const FusedMoeShape& shape, MoeTileOrder order = MoeTileOrder::kBehind) {
-  return simulate_moe_tiles(shape, fitted(), order).duration.value();
+  return simulate_moe_tiles(shape, fitted(), {.order = order}).duration.value();
 }
 
 const KernelRows& measured() {
@@ -69,7 +69,7 @@ TEST(MoeTiles, TwoTasksOneAfterTheOther) {
   const double products = 4 * (times.step.value() + 16 * times.step_row.value());
   const double task = std::max(fetched, products) + 16 * times.write_row.value();
   const double tiles = routed + times.begin.value() + task + times.hop.value() + task;
-  const MoeLayerTime found = simulate_moe_tiles(shape, times, MoeTileOrder::kBehind, 2);
+  const MoeLayerTime found = simulate_moe_tiles(shape, times, {.num_sms = 2});
   EXPECT_NEAR(found.routed.value(), routed, 1e-12);
   EXPECT_NEAR(found.tiles.value(), tiles, 1e-12);
   const double summed = 2 * 256 / times.sums.value();
@@ -140,8 +140,110 @@ TEST(MoeTiles, RefusesWhatIsNoLayer) {
   FusedMoeShape uneven = whole;
   uneven.ranks = 3;
   EXPECT_THROW(simulate_moe_tiles(uneven, fitted()), std::invalid_argument);
-  EXPECT_THROW(simulate_moe_tiles(whole, fitted(), MoeTileOrder::kBehind, 0),
-               std::invalid_argument);
+  EXPECT_THROW(simulate_moe_tiles(whole, fitted(), {.num_sms = 0}), std::invalid_argument);
+}
+
+FusedMoeShape of_ranks(std::int64_t ranks, std::int64_t tokens = 8192) {
+  return {.tokens = tokens, .hidden = 2048, .ffn = 2048, .experts = 64, .topk = 2, .ranks = ranks};
+}
+Seconds delayed(const FusedMoeShape& shape, const MoeDelays& delays, bool is_bulk = false) {
+  return simulate_moe_tiles(shape, fitted(), {.delays = delays, .is_bulk_synchronous = is_bulk})
+      .duration;
+}
+
+TEST(MoeTiles, NoDelayIsNoChange) {
+  for (const std::int64_t ranks : {1, 2, 8}) {
+    const MoeLayerTime on_time = simulate_moe_tiles(of_ranks(ranks), fitted());
+    const MoeDelays none{.begin = {{0, Seconds(0)}}, .stall = {{ranks - 1, Seconds(0)}}};
+    const MoeLayerTime found = simulate_moe_tiles(of_ranks(ranks), fitted(), {.delays = none});
+    EXPECT_EQ(found.duration, on_time.duration);
+    EXPECT_EQ(found.routed, on_time.routed);
+    EXPECT_EQ(found.tiles, on_time.tiles);
+    EXPECT_EQ(found.busy, on_time.busy);
+  }
+}
+
+// All hear the counts of all, so all begin with the last; a bulk-synchronous layer waits twice.
+TEST(MoeTiles, ARankThatBeginsLateMakesAllAsLateAndTwoNoLater) {
+  const Seconds late(50e-6);
+  for (const bool is_bulk : {false, true}) {
+    const Seconds on_time = delayed(of_ranks(4), {}, is_bulk);
+    const Seconds one = delayed(of_ranks(4), {.begin = {{2, late}}}, is_bulk);
+    EXPECT_EQ(one, on_time + late);
+    EXPECT_EQ(delayed(of_ranks(4), {.begin = {{0, late}, {2, late}, {3, late / 2}}}, is_bulk), one);
+  }
+  const Seconds on_time = delayed(of_ranks(4), {}, true);
+  const Seconds twice = delayed(of_ranks(4), {.begin = {{1, late}}, .stall = {{3, late}}}, true);
+  EXPECT_NEAR(twice.value(), (on_time + 2 * late).value(), 1e-12);
+}
+
+// At most as long as it stands; less by what runs meanwhile: tasks that have begun (of two rounds
+// at most), and results that wait for the link. Beyond that each microsecond costs one.
+TEST(MoeTiles, ARankThatStandsStillCostsWhatNothingHides) {
+  for (const std::int64_t ranks : {1, 2, 4, 8}) {
+    for (const std::int64_t tokens : {1024, 8192}) {
+      const FusedMoeShape shape = of_ranks(ranks, tokens);
+      const MoeLayerTime on_time = simulate_moe_tiles(shape, fitted());
+      const Seconds still(1e-3);
+      const Seconds one = delayed(shape, {.stall = {{0, still}}});
+      const Seconds lost = one - on_time.duration;
+      // Tasks of an expert: 16 and 8 columns of each of its tiles.
+      const double tiles = 64.0 / static_cast<double>(ranks) *
+                           std::ceil(static_cast<double>(tokens * ranks) / 32 / 160);
+      const Seconds round = (on_time.tiles - on_time.routed) / std::ceil(tiles * 24 / 132);
+      EXPECT_LE(lost, still + Seconds(1e-12));
+      EXPECT_GE(lost, still - 2 * round - (on_time.duration - on_time.tiles));
+      EXPECT_EQ(delayed(shape, {.stall = {{0, still}, {ranks - 1, still}}}), one);
+      const Seconds more = delayed(shape, {.stall = {{0, 2 * still}}}) - on_time.duration;
+      EXPECT_NEAR((more - lost).value(), still.value(), 1e-9);
+    }
+  }
+}
+
+// As TwoTasksOneAfterTheOther, on each of two ranks: all results, half of them to the other rank,
+// go when both tasks are done and the other rank has come.
+TEST(MoeTiles, BulkSynchronousResultsGoWhenAllAreThere) {
+  const MoeTileTimes times = fitted();
+  const FusedMoeShape shape{.tokens = 1,
+                            .hidden = 256,
+                            .ffn = 256,
+                            .experts = 2,
+                            .topk = 1,
+                            .activation = ExpertActivation::kRelu,
+                            .ranks = 2};
+  const MoeTileOptions options{
+      .num_sms = 2, .delays = {.stall = {{1, Seconds(7e-6)}}}, .is_bulk_synchronous = true};
+  const MoeLayerTime found = simulate_moe_tiles(shape, times, options);
+  const double exchange = 7e-6 + 2 * 256 / 2 / times.returned.value() + 512 / times.sums.value();
+  const double end = times.end.value() + times.end_of_ranks.value();
+  EXPECT_NEAR(found.duration.value(), found.tiles.value() + exchange + end, 1e-12);
+}
+
+TEST(MoeTiles, ExchangesThatWaitForAllAreSlower) {
+  for (const std::int64_t ranks : {2, 4, 8}) {
+    EXPECT_GT(delayed(of_ranks(ranks), {}, true), delayed(of_ranks(ranks), {}));
+    // 8,192 * 2 rows of 4,096 bytes, all but one in `ranks` of them to others.
+    const MoeExchangeTimes alone = moe_exchange_times(of_ranks(ranks), fitted());
+    const auto of = static_cast<double>(ranks);
+    const double remote = 8192 * 2 * 4096.0 * (of - 1) / of;
+    EXPECT_DOUBLE_EQ(alone.dispatch.value(), remote / fitted().links.value());
+    EXPECT_DOUBLE_EQ(alone.combine.value(), remote / fitted().returned.value());
+  }
+}
+
+TEST(MoeTiles, RefusesDelaysThatCannotBe) {
+  const auto says = [](const MoeDelays& delays, const std::string& words) {
+    try {
+      delayed(of_ranks(2), delays);
+      ADD_FAILURE() << "nothing thrown, expected " << words;
+    } catch (const std::invalid_argument& error) {
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    }
+  };
+  says({.begin = {{2, Seconds(1e-6)}}}, "begin of rank 2, expected 0 to 1");
+  says({.stall = {{-1, Seconds(1e-6)}}}, "stall of rank -1, expected 0 to 1");
+  says({.begin = {{1, Seconds(-1)}}}, "expected at least 0");
+  says({.stall = {{1, Seconds(std::nan(""))}}}, "expected at least 0");
 }
 
 // Rows of one width of FFN left out of the table: tiles answer for them, and rows of the rest for

@@ -1,5 +1,6 @@
 """One layer of routed experts: designs against each other, and what cannot be."""
 
+import contextlib
 import json
 
 import pytest
@@ -75,6 +76,35 @@ def test_what_one_kernel_allocates_stands_beside_the_published_layout(capsys) ->
             _core.fused_moe_memory(**{**shape, **wrong})
     with pytest.raises(ValueError, match="more than 0"):
         _core.symmetric_layout(tokens=0, hidden=1, experts=1)
+
+
+def test_a_late_rank_costs_one_kernel_its_delay_and_two_exchanges_twice_as_much(capsys) -> None:
+    keys = {"dp": 2, "ep": 2, "machine": "hgx-h200"}
+    (one,) = moe.persistent("qwen3-30b-a3b", tokens=8192, **keys)
+    late = moe.late_rank(one, delay_s=200e-6, rank=1)
+    assert late.kernel_s == pytest.approx(late.on_time_s + 200e-6)
+    assert late.bulk_s == pytest.approx(late.bulk_on_time_s + 400e-6)
+    assert late.kernel_s < late.stalled_s < late.kernel_s + 200e-6  # results that wait for the link hide a part
+    assert late.on_time_s < late.bulk_on_time_s
+    on_time = moe.late_rank(one, delay_s=0)
+    assert on_time.kernel_s == on_time.stalled_s == on_time.on_time_s == late.on_time_s
+    for delay, rank in ((-1e-6, 0), (1e-6, 2), (float("nan"), 0)):
+        with pytest.raises(ValueError, match="expected"):
+            moe.late_rank(one, delay_s=delay, rank=rank)
+    with pytest.raises(ValueError, match="expected design persistent"):
+        moe.late_rank(moe.layer(SCOUT, tokens=8), delay_s=1e-6)
+    mild, wild = (moe.stragglers(one, jitter=name) for name in ("supercomputer", "vm"))
+    for name, found in mild.items():
+        assert found["on_time_s"] < found["median_s"] < found["p95_s"] < wild[name]["p95_s"]
+    command = ["moe", "qwen3-30b-a3b", "--tokens", "8192", "--dp", "2", "--ep", "2", "--machine", "hgx-h200"]
+    assert cli.main([*command, "--straggler-delay", "200us", "--jitter", "vm"]) == 0
+    assert {"rank 0 late by 200.0 us", "jitter of the vm"} <= set(line.split("simulated, ")[-1].split("  ")[0] for line in capsys.readouterr().out.splitlines())
+    assert cli.main([*command, "--straggler-delay", "1 ms", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[1]["late_rank"]["delay_s"] == 1e-3
+    for wrong in (["--straggler-delay", "-1us"], ["--straggler-delay", "1us", "--straggler-rank", "2"], ["--straggler-delay", "fast"], ["--jitter", "vm", "--ablation"]):
+        with contextlib.suppress(SystemExit):
+            assert cli.main([*command, *wrong]) == 2
+        assert "expected" in capsys.readouterr().err
 
 
 def test_experts_without_rows_are_not_launched() -> None:
