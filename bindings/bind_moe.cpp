@@ -144,26 +144,30 @@ std::map<std::int64_t, Seconds> by_rank(const std::map<std::int64_t, double>& se
   for (const auto& [rank, delay] : seconds) found.emplace(rank, Seconds(delay));
   return found;
 }
-std::map<std::string, double> moe_tiles(std::int64_t tokens, std::int64_t hidden, std::int64_t ffn,
-                                        std::int64_t experts, std::int64_t topk, int activation,
-                                        std::int64_t ranks,
-                                        const std::map<std::string, double>& times,
-                                        const std::string& order, int num_sms,
-                                        const std::map<std::int64_t, double>& begin_delays,
-                                        const std::map<std::int64_t, double>& stalls,
-                                        bool is_bulk_synchronous) {
+std::map<std::string, double> moe_tiles(
+    std::int64_t tokens, std::int64_t hidden, std::int64_t ffn, std::int64_t experts,
+    std::int64_t topk, int activation, std::int64_t ranks,
+    const std::map<std::string, double>& times, const std::string& order, int num_sms,
+    const std::map<std::int64_t, double>& begin_delays,
+    const std::map<std::int64_t, double>& stalls, bool is_bulk_synchronous, std::int64_t hosts,
+    double nic_rate, double nic_latency, std::int64_t nic_queue) {
   const FusedMoeShape shape = shape_of(tokens, hidden, ffn, experts, topk, activation, ranks);
   const MoeTileTimes given = times_of(times.empty() ? tile_times() : times);
   const MoeTileOptions options{.order = parse_moe_tile_order(order),
                                .num_sms = num_sms,
                                .delays = {.begin = by_rank(begin_delays), .stall = by_rank(stalls)},
-                               .is_bulk_synchronous = is_bulk_synchronous};
+                               .is_bulk_synchronous = is_bulk_synchronous,
+                               .network = {.hosts = hosts,
+                                           .rate = BytesPerSecond(nic_rate),
+                                           .latency = Seconds(nic_latency),
+                                           .queue = nic_queue}};
   const py::gil_scoped_release release;
   const MoeLayerTime found = simulate_moe_tiles(shape, given, options);
   return {{"duration_s", found.duration.value()},
           {"routed_s", found.routed.value()},
           {"tiles_s", found.tiles.value()},
-          {"busy", found.busy}};
+          {"busy", found.busy},
+          {"most_outstanding", static_cast<double>(found.most_outstanding)}};
 }
 std::map<std::string, double> by_name(const MoeStragglers::Time& time) {
   return {{"on_time_s", time.on_time.value()},
@@ -184,6 +188,11 @@ std::map<std::string, std::map<std::string, double>> moe_stragglers(
           {"stalled", by_name(found.stalled)},
           {"bulk_synchronous", by_name(found.bulk)}};
 }
+std::map<std::string, double> network_of(const MoeLayerResult& result) {
+  if (!result.kernel || !result.kernel->network) return {};
+  const NetworkLink& network = *result.kernel->network;
+  return {{"nic_bytes_per_s", network.rate.value()}, {"nic_latency_s", network.latency.value()}};
+}
 py::dict tiles_of(const MoeLayerResult& result) {
   py::dict found;
   if (!result.kernel) return found;
@@ -198,6 +207,54 @@ py::dict tiles_of(const MoeLayerResult& result) {
   found["times"] = by_name(result.kernel->times);
   found["num_sms"] = result.kernel->num_sms;
   return found;
+}
+
+// The kernel that is a layer: its memory and its tiles.
+void bind_tiles(py::module_& module) {
+  module.def(
+      "fused_moe_memory", &fused_moe_memory, py::kw_only(), py::arg("tokens"), py::arg("hidden"),
+      py::arg("ffn"), py::arg("experts"), py::arg("topk"), py::arg("ranks") = 1,
+      py::arg("num_sms") = 132,
+      "Bytes that fused_moe allocates on each GPU for a layer of `tokens` on each of `ranks`, "
+      "by name: rows of x that may come, results, what is between_layers, tables, counters "
+      "(kernels/experts/fused_moe/buffers.h). Raises ValueError on a shape that it does not "
+      "take.");
+  module.def("symmetric_layout", &symmetric_layout, py::kw_only(), py::arg("tokens"),
+             py::arg("hidden"), py::arg("experts"), py::arg("element_bytes") = 4.0,
+             py::arg("tile_rows") = 128,
+             "Bytes of FlashDMoE's symmetric layout on each GPU, of `tokens` of a rank and the "
+             "experts of all: estimate_bytes by the paper's Size(L) and bytes of the layout itself "
+             "(sim/cost/symmetric_layout.h). Raises ValueError unless all are positive.");
+  module.def("moe_tile_times", &tile_times,
+             "What fused_moe's tiles take on an H200: seconds, bytes a second and ratios by name "
+             "(sim/cost/moe_tiles.h).");
+  module.def(
+      "moe_tiles", &moe_tiles, py::kw_only(), py::arg("tokens"), py::arg("hidden"), py::arg("ffn"),
+      py::arg("experts"), py::arg("topk"), py::arg("activation") = 0, py::arg("ranks") = 1,
+      py::arg("times") = std::map<std::string, double>(), py::arg("order") = "behind",
+      py::arg("num_sms") = 132, py::arg("begin_delays_s") = std::map<std::int64_t, double>(),
+      py::arg("stalls_s") = std::map<std::int64_t, double>(), py::arg("bulk_synchronous") = false,
+      py::arg("hosts") = 1, py::arg("nic_bytes_per_s") = 0.0, py::arg("nic_latency_s") = 0.0,
+      py::arg("nic_queue") = 0,
+      "Simulates a launch of fused_moe tile by tile: duration_s, routed_s, tiles_s (when "
+      "the first tasks begin and the last results are written) and busy, the part of the "
+      "SMs' time between these in which they work. Seconds by rank: how much later it "
+      "begins, and how long its SMs stand still in the middle. bulk_synchronous: the same "
+      "tiles between two exchanges that wait for all ranks. hosts: as many ranks on each, and rows "
+      "between them by each rank's NIC, which has nic_queue messages that are not acknowledged at "
+      "most (0: any number); most_outstanding is how many there were. Raises ValueError on shapes, "
+      "times, delays, ranks and networks that cannot be (sim/cost/moe_tiles.h).");
+  module.def("moe_stragglers", &moe_stragglers, py::kw_only(), py::arg("tokens"), py::arg("hidden"),
+             py::arg("ffn"), py::arg("experts"), py::arg("topk"), py::arg("activation") = 0,
+             py::arg("ranks") = 2, py::arg("times") = std::map<std::string, double>(),
+             py::arg("jitter") = "supercomputer", py::arg("num_sms") = 132,
+             "on_time_s, median_s and p95_s of a layer whose ranks are late as published (jitter: "
+             "supercomputer or vm): as one `kernel`, `stalled` in its middle as well, and "
+             "`bulk_synchronous` (sim/cost/moe_stragglers.h). Raises ValueError as moe_tiles does, "
+             "and for fewer than two ranks.");
+  module.def(
+      "parse_seconds", [](const std::string& text) { return parse_seconds(text).value(); },
+      py::arg("text"), "Seconds of a text with a unit, \"50 us\". Raises ValueError.");
 }
 
 }  // namespace
@@ -230,6 +287,9 @@ void bind_moe(py::module_& module) {
       .def_property_readonly("symmetric_layout_bytes", plain([](const Result& r) {
                                return r.kernel ? r.kernel->symmetric_layout : Bytes();
                              }))
+      .def_property_readonly("network", &network_of,
+                             "Of one kernel that is the layer, nic_bytes_per_s and nic_latency_s "
+                             "(one way) between hosts of its machine; else, or of one host, empty.")
       .def_property_readonly("tiles", &tiles_of,
                              "Of one kernel that is the layer, what moe_tiles takes; else empty.")
       .def_property_readonly("num_kernels",
@@ -247,46 +307,7 @@ void bind_moe(py::module_& module) {
   module.def("moe_layer", &layer, py::arg("scenario"), py::arg("tokens"), py::arg("mode"),
              py::arg("level"), py::arg("imposes_scores") = false,
              "Simulates one layer of routed experts of the scenario's design and placement.");
-  module.def(
-      "fused_moe_memory", &fused_moe_memory, py::kw_only(), py::arg("tokens"), py::arg("hidden"),
-      py::arg("ffn"), py::arg("experts"), py::arg("topk"), py::arg("ranks") = 1,
-      py::arg("num_sms") = 132,
-      "Bytes that fused_moe allocates on each GPU for a layer of `tokens` on each of `ranks`, "
-      "by name: rows of x that may come, results, what is between_layers, tables, counters "
-      "(kernels/experts/fused_moe/buffers.h). Raises ValueError on a shape that it does not "
-      "take.");
-  module.def("symmetric_layout", &symmetric_layout, py::kw_only(), py::arg("tokens"),
-             py::arg("hidden"), py::arg("experts"), py::arg("element_bytes") = 4.0,
-             py::arg("tile_rows") = 128,
-             "Bytes of FlashDMoE's symmetric layout on each GPU, of `tokens` of a rank and the "
-             "experts of all: estimate_bytes by the paper's Size(L) and bytes of the layout itself "
-             "(sim/cost/symmetric_layout.h). Raises ValueError unless all are positive.");
-  module.def("moe_tile_times", &tile_times,
-             "What fused_moe's tiles take on an H200: seconds, bytes a second and ratios by name "
-             "(sim/cost/moe_tiles.h).");
-  module.def(
-      "moe_tiles", &moe_tiles, py::kw_only(), py::arg("tokens"), py::arg("hidden"), py::arg("ffn"),
-      py::arg("experts"), py::arg("topk"), py::arg("activation") = 0, py::arg("ranks") = 1,
-      py::arg("times") = std::map<std::string, double>(), py::arg("order") = "behind",
-      py::arg("num_sms") = 132, py::arg("begin_delays_s") = std::map<std::int64_t, double>(),
-      py::arg("stalls_s") = std::map<std::int64_t, double>(), py::arg("bulk_synchronous") = false,
-      "Simulates a launch of fused_moe tile by tile: duration_s, routed_s, tiles_s (when "
-      "the first tasks begin and the last results are written) and busy, the part of the "
-      "SMs' time between these in which they work. Seconds by rank: how much later it "
-      "begins, and how long its SMs stand still in the middle. bulk_synchronous: the same "
-      "tiles between two exchanges that wait for all ranks. Raises ValueError on shapes, "
-      "times, delays and ranks that cannot be (sim/cost/moe_tiles.h).");
-  module.def("moe_stragglers", &moe_stragglers, py::kw_only(), py::arg("tokens"), py::arg("hidden"),
-             py::arg("ffn"), py::arg("experts"), py::arg("topk"), py::arg("activation") = 0,
-             py::arg("ranks") = 2, py::arg("times") = std::map<std::string, double>(),
-             py::arg("jitter") = "supercomputer", py::arg("num_sms") = 132,
-             "on_time_s, median_s and p95_s of a layer whose ranks are late as published (jitter: "
-             "supercomputer or vm): as one `kernel`, `stalled` in its middle as well, and "
-             "`bulk_synchronous` (sim/cost/moe_stragglers.h). Raises ValueError as moe_tiles does, "
-             "and for fewer than two ranks.");
-  module.def(
-      "parse_seconds", [](const std::string& text) { return parse_seconds(text).value(); },
-      py::arg("text"), "Seconds of a text with a unit, \"50 us\". Raises ValueError.");
+  bind_tiles(module);
 }
 
 }  // namespace orrery::bindings

@@ -221,6 +221,8 @@ class MoeLayerResult:
     @property
     def symmetric_layout_bytes(self) -> float: ...
     @property
+    def network(self) -> dict[str, float]: ...
+    @property
     def tiles(self) -> dict[str, Any]: ...
     @property
     def num_kernels(self) -> int: ...
@@ -290,6 +292,10 @@ def moe_tiles(
     begin_delays_s: dict[int, float] = ...,
     stalls_s: dict[int, float] = ...,
     bulk_synchronous: bool = False,
+    hosts: int = 1,
+    nic_bytes_per_s: float = 0.0,
+    nic_latency_s: float = 0.0,
+    nic_queue: int = 0,
 ) -> dict[str, float]: ...
 def moe_stragglers(
     *,

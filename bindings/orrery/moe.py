@@ -281,7 +281,7 @@ class LateRank:
 def late_rank(one: MoeLayer, *, delay_s: float, rank: int = 0) -> LateRank:
     """What the layer as one kernel takes with one rank late. Raises ValueError for other designs, a layer of one rank, a delay
     that is negative and a rank that is not there."""
-    tiles = _tiles_of_ranks(one)
+    tiles = _tiles_of_ranks(one, "a rank that is late")
     begin = {"begin_delays_s": {rank: delay_s}}
     both = {**begin, "stalls_s": {rank: delay_s}}
     calls = ({}, begin, both, {"bulk_synchronous": True}, {**both, "bulk_synchronous": True})
@@ -292,14 +292,53 @@ def stragglers(one: MoeLayer, *, jitter: str = "supercomputer") -> dict[str, dic
     """on_time_s, median_s and p95_s of the layer with ranks late as published (arXiv 2506.04667, Table 2; supercomputer or vm): as
     one `kernel`, `stalled` in its middle as well, and `bulk_synchronous`. Simulated (sim/cost/moe_stragglers.h). Raises ValueError
     as late_rank does."""
-    return _core.moe_stragglers(**_tiles_of_ranks(one), jitter=jitter)
+    return _core.moe_stragglers(**_tiles_of_ranks(one, "ranks that are late"), jitter=jitter)
 
 
-def _tiles_of_ranks(one: MoeLayer) -> dict[str, Any]:
+def _tiles_of_ranks(one: MoeLayer, what: str) -> dict[str, Any]:
     tiles = one._result.tiles
     if not tiles or tiles["ranks"] < 2:
-        raise ValueError(f"a rank that is late: found {one.label} of one rank or of several kernels, expected design persistent with dp and ep above 1")
+        raise ValueError(f"{what}: found {one.label} of one rank or of several kernels, expected design persistent with dp and ep above 1")
     return tiles
+
+
+@dataclasses.dataclass(frozen=True)
+class OnHosts:
+    """A layer whose ranks are on several hosts, simulated tile by tile; nothing of it was measured."""
+
+    hosts: int
+    nic_queue: int  # messages of a rank that are not acknowledged, at most; 0: any number
+    nic_bytes_per_s: float
+    nic_latency_s: float  # one way
+    one_host_s: float
+    duration_s: float
+    most_outstanding: int  # messages at once
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def on_hosts(one: MoeLayer, *, hosts: int, nic_queue: int = 0) -> OnHosts:
+    """The layer as one kernel with as many of its ranks on each of `hosts` of the machine, rows between them by its network cards
+    (sim/cost/moe_tiles.h, MoeNetwork). Raises ValueError for other designs, a layer of one rank, ranks that do not divide over
+    hosts, a negative queue and a machine without a network."""
+    tiles = _tiles_of_ranks(one, "several hosts")
+    network = one._result.network
+    if not network:
+        raise ValueError("several hosts: found a machine without a network, expected one that has it, as h200-cluster")
+    found = _core.moe_tiles(**tiles, **network, hosts=hosts, nic_queue=nic_queue)
+    return OnHosts(
+        hosts, nic_queue, network["nic_bytes_per_s"], network["nic_latency_s"], _core.moe_tiles(**tiles)["duration_s"],
+        found["duration_s"], int(found["most_outstanding"]),
+    )  # fmt: skip
+
+
+def hosts_text(found: OnHosts) -> str:
+    """In a line of plain text."""
+    most = f"at most {found.nic_queue:,} messages" if found.nic_queue else "any number of messages"
+    return (f"simulated, {found.hosts} hosts, NICs of {found.nic_bytes_per_s / 1e9:g} GB/s and {_us(found.nic_latency_s)} us, {most} at once: "
+            f"{_us(found.duration_s)} us, {found.duration_s / found.one_host_s:.2f} times one host's {_us(found.one_host_s)}; "
+            f"{found.most_outstanding:,} there were")  # fmt: skip
 
 
 def _us(value: float) -> str:
@@ -339,12 +378,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--straggler-delay", type=seconds, metavar="T", help="one rank late by T (50us): what design persistent loses, simulated")
     parser.add_argument("--straggler-rank", type=int, default=0, metavar="N", help="which is late (0)")
     parser.add_argument("--jitter", choices=("supercomputer", "vm"), help="ranks late as published for all-to-alls, simulated likewise")
+    parser.add_argument("--hosts", type=whole_number(1, 10**6), metavar="N", help="design persistent with its ranks on N hosts of the machine, simulated")
+    parser.add_argument("--nic-queue", type=whole_number(0, 10**9), default=0, metavar="N", help="with --hosts: messages of a rank at once (0: any number)")
     parser.add_argument("--ablation", action="store_true", help="design shuffling, and without one thing each")
     parser.add_argument("--json", action="store_true", help="print a list of objects")
 
 
-def _late(one: MoeLayer, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """What late ranks cost, as asked for: for machines, and in plain text."""
+def _simulated(one: MoeLayer, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """What late ranks and several hosts cost, as asked for: for machines, and in plain text."""
     found: dict[str, Any] = {}
     text = ""
     if options.straggler_delay is not None:
@@ -354,6 +395,10 @@ def _late(one: MoeLayer, options: argparse.Namespace) -> tuple[dict[str, Any], s
     if options.jitter:
         found["stragglers"] = stragglers(one, jitter=options.jitter)
         text += f"{stragglers_text(found['stragglers'], options.jitter)}\n"
+    if options.hosts is not None:
+        apart = on_hosts(one, hosts=options.hosts, nic_queue=options.nic_queue)
+        found["on_hosts"] = apart.to_dict()
+        text += f"{hosts_text(apart)}\n"
     return found, text
 
 
@@ -371,12 +416,12 @@ def run(options: argparse.Namespace) -> int:
         else:
             layers = designs(options.model, tokens=tokens, streams=options.streams, **keys)
         kernels = [one for one in layers if one.buffers_bytes]
-        if (options.straggler_delay is not None or options.jitter) and not kernels:
-            raise ValueError("a rank that is late: no design persistent here, expected a model, format and placement that it takes, without --ablation")
-        late = {one.label: _late(one, options) for one in kernels}
-        found += [one.to_dict() | late.get(one.label, ({}, ""))[0] for one in layers]
+        if (options.straggler_delay is not None or options.jitter or options.hosts is not None) and not kernels:
+            raise ValueError("late ranks and several hosts: no design persistent here, expected a model, format and placement that it takes, without --ablation")
+        more = {one.label: _simulated(one, options) for one in kernels}
+        found += [one.to_dict() | more.get(one.label, ({}, ""))[0] for one in layers]
         if not options.json:
-            below = "".join(f"{memory(one)}\n{late[one.label][1]}" for one in kernels)
+            below = "".join(f"{memory(one)}\n{more[one.label][1]}" for one in kernels)
             print(f"{layers[0].model}, {tokens} tokens, {options.weights}, {options.machine}\n{table(layers)}\n{below}")
     if options.json:
         print(json.dumps(found, indent=1))
@@ -384,6 +429,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 __all__ = [
-    "DESIGNS", "LateRank", "MoeLayer", "ablation", "designs", "late_rank", "late_text", "layer", "memory", "of_scenario", "persistent",
-    "stragglers", "stragglers_text", "table",
+    "DESIGNS", "LateRank", "MoeLayer", "OnHosts", "ablation", "designs", "hosts_text", "late_rank", "late_text", "layer", "memory",
+    "of_scenario", "on_hosts", "persistent", "stragglers", "stragglers_text", "table",
 ]  # fmt: skip

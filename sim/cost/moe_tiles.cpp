@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <queue>
 #include <stdexcept>
 #include <string>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "kernels/experts/fused_moe/buffers.h"
+#include "sim/cost/nic_queue.h"
 
 namespace orrery {
 namespace {
@@ -97,6 +99,10 @@ class Layer {
         stall_(stall.value()),
         sms_(static_cast<std::size_t>(options.num_sms)) {
     own_experts_ = shape.experts / shape.ranks;
+    const MoeNetwork& network = options.network;
+    ranks_of_host_ = shape.ranks / network.hosts;
+    latency_ = network.latency;
+    if (network.hosts > 1) nic_.emplace(network.rate, network.latency, network.queue);
     const bool is_gated = shape.activation == ExpertActivation::kSwiglu;
     layers_[0] = {.columns = is_gated ? kTileColumns / 2 : kTileColumns,
                   .sets = is_gated ? 2 : 1,
@@ -128,7 +134,8 @@ class Layer {
     return {.duration = Seconds(duration),
             .routed = Seconds(begin),
             .tiles = Seconds(tiles),
-            .busy = span > 0 ? worked_ / span : 0};
+            .busy = span > 0 ? worked_ / span : 0,
+            .most_outstanding = nic_ ? nic_->most_outstanding() : 0};
   }
 
  private:
@@ -145,7 +152,7 @@ class Layer {
       return kElement * static_cast<double>(sets * own * depth);
     }
   };
-  enum class What : std::uint8_t { kMultiplied, kWritten, kBegun };
+  enum class What : std::uint8_t { kMultiplied, kWritten, kBegun, kSent };
   struct Event {
     double time = 0;
     std::int64_t number = 0;  // of equal times the first made
@@ -222,20 +229,30 @@ class Layer {
   }
 
   // When rows are where their experts are.
-  [[nodiscard]] double routed() const {
+  double routed() {
     const std::int64_t tokens = ceil_div(shape_.tokens, static_cast<std::int64_t>(sms_.size()));
     const auto all = static_cast<double>(shape_.tokens);
     const auto topk = static_cast<double>(shape_.topk);
     const double row = kElement * static_cast<double>(shape_.hidden);
     const double moved = all * (1 + topk) * row;
     const auto others = static_cast<double>(shape_.ranks - 1);
-    const double remote = all * topk * row * others / static_cast<double>(shape_.ranks);
-    return times_.launch.value() + times_.per_expert.value() * static_cast<double>(shape_.experts) +
-           times_.per_token.value() * static_cast<double>(tokens) +
-           times_.per_choice.value() * static_cast<double>(tokens) * topk +
-           times_.per_round.value() * static_cast<double>(ceil_div(tokens, kWarps)) * topk +
-           times_.per_rank.value() * others +
-           std::max(moved / times_.send.value(), remote / times_.links.value());
+    const auto near = static_cast<double>(ranks_of_host_ - 1);
+    const double remote = all * topk * row * near / static_cast<double>(shape_.ranks);
+    const double counted =
+        times_.launch.value() + times_.per_expert.value() * static_cast<double>(shape_.experts) +
+        times_.per_token.value() * static_cast<double>(tokens) +
+        times_.per_choice.value() * static_cast<double>(tokens) * topk +
+        times_.per_round.value() * static_cast<double>(ceil_div(tokens, kWarps)) * topk +
+        times_.per_rank.value() * others;
+    const double sent = std::max(moved / times_.send.value(), remote / times_.links.value());
+    if (!nic_) return counted + sent;
+    const Seconds heard = Seconds(counted) + latency_;
+    const std::int64_t far = shape_.tokens * shape_.topk * (shape_.ranks - ranks_of_host_);
+    Seconds there = heard + Seconds(sent);
+    for (std::int64_t i = 0; i < ceil_div(far, shape_.ranks); ++i) {
+      there = std::max(there, nic_->post(heard, Bytes(row)).there);
+    }
+    return there.value();
   }
 
   [[nodiscard]] const Gemm& gemm_of(const Task& task) const {
@@ -308,6 +325,7 @@ class Layer {
       }
     } else {
       give_back(task);
+      if (nic_ && accepted_ > now_) return add(accepted_, What::kSent, index);
     }
     take(index);
   }
@@ -317,20 +335,44 @@ class Layer {
     const double bytes = kElement * static_cast<double>(kTileColumns * rows);
     if (is_bulk_) {
       kept_ += bytes;
+      if (nic_) kept_tasks_.push_back(task);
       return;
     }
     double there = now_;
     if (shape_.ranks > 1) {
-      const auto ranks = static_cast<double>(shape_.ranks);
-      returned_ = std::max(returned_, now_) + bytes * (ranks - 1) / ranks / times_.returned.value();
+      const auto near = static_cast<double>(ranks_of_host_ - 1);
+      returned_ = std::max(returned_, now_) +
+                  bytes * near / static_cast<double>(shape_.ranks) / times_.returned.value();
       there = returned_;
     }
+    if (nic_) there = std::max(there, post_results(task, now_));
     summed_ = std::max(summed_, there) + bytes / times_.sums.value();
   }
 
+  // To ranks on other hosts, a message for each that the tile has rows of; this is a rank of the
+  // first host. When the last is there.
+  double post_results(const Task& task, double time) {
+    const Expert& expert = expert_of(task);
+    const std::int64_t begin = task.tile * expert.width;
+    const std::int64_t end = std::min(begin + expert.width, expert.rows);
+    Seconds there(time);
+    accepted_ = time;
+    for (std::int64_t rank = ranks_of_host_; rank < shape_.ranks; ++rank) {
+      const std::int64_t first = std::max(begin, rank * expert.rows / shape_.ranks);
+      const std::int64_t rows = std::min(end, (rank + 1) * expert.rows / shape_.ranks) - first;
+      if (rows <= 0) continue;
+      const Bytes bytes(kElement * static_cast<double>(kTileColumns * rows));
+      const NicQueue::Message message = nic_->post(Seconds(time), bytes);
+      accepted_ = message.accepted.value();
+      there = message.there;
+    }
+    return there.value();
+  }
   void exchange_results() {
-    const auto ranks = static_cast<double>(shape_.ranks);
-    returned_ = last_ + stall_ + kept_ * (ranks - 1) / ranks / times_.returned.value();
+    const double begin = last_ + stall_;
+    const auto near = static_cast<double>(ranks_of_host_ - 1);
+    returned_ = begin + kept_ * near / static_cast<double>(shape_.ranks) / times_.returned.value();
+    for (const Task& task : kept_tasks_) returned_ = std::max(returned_, post_results(task, begin));
     summed_ = returned_ + kept_ / times_.sums.value();
   }
 
@@ -375,6 +417,8 @@ class Layer {
         return written(event.sm);
       case What::kBegun:
         return begin(event.sm);
+      case What::kSent:
+        return take(event.sm);
     }
   }
 
@@ -384,7 +428,12 @@ class Layer {
   bool is_bulk_ = false;
   double stall_ = 0;
   double resumed_ = 0;  // tasks are taken again
-  double kept_ = 0;     // bytes of results that no exchange has sent yet
+  std::int64_t ranks_of_host_ = 1;
+  Seconds latency_;
+  std::optional<NicQueue> nic_;  // of several hosts
+  double accepted_ = 0;          // the last message of a task
+  std::vector<Task> kept_tasks_;
+  double kept_ = 0;  // bytes of results that no exchange has sent yet
   std::int64_t own_experts_ = 0;
   std::array<Gemm, 2> layers_;
   std::vector<Expert> experts_;
@@ -490,6 +539,12 @@ MoeLayerTime simulate_moe_tiles(const FusedMoeShape& shape, const MoeTileTimes& 
                                 std::to_string(shape.ranks) + " ranks of " +
                                 std::to_string(options.num_sms) +
                                 " SMs; expected some of each, and as many experts on each rank");
+  }
+  const std::int64_t hosts = options.network.hosts;
+  if (hosts < 1 || shape.ranks % hosts != 0) {
+    throw std::invalid_argument("tiles of fused_moe: " + std::to_string(shape.ranks) +
+                                " ranks on " + std::to_string(hosts) +
+                                " hosts, expected as many on each");
   }
   for (const BytesPerSecond rate :
        {times.send, times.links, times.hbm, times.sm, times.returned, times.sums}) {

@@ -76,6 +76,17 @@ struct MoeDelays {
   std::map<std::int64_t, Seconds> stall;
 };
 
+// Ranks on several hosts, as many on each, in order. Counts reach other hosts later by the latency.
+// Each row of x for another host is a message to the rank's own NIC, and so are the rows of a
+// tile of results for a rank there; an SM whose messages find no place (nic_queue.h) takes its next
+// task when the last has one. Left out: what posting a message and an RDMA write take themselves.
+struct MoeNetwork {
+  std::int64_t hosts = 1;
+  BytesPerSecond rate;     // of each rank's NIC, one way
+  Seconds latency;         // one way
+  std::int64_t queue = 0;  // messages of a rank that are not acknowledged, at most; 0: any number
+};
+
 struct MoeTileOptions {
   MoeTileOrder order = MoeTileOrder::kBehind;
   int num_sms = 132;
@@ -83,6 +94,7 @@ struct MoeTileOptions {
   // The same tiles between two exchanges that each wait for all ranks: results are sent when the
   // last is written everywhere, and added up when all are there.
   bool is_bulk_synchronous = false;
+  MoeNetwork network;
 };
 
 // From when a rank could begin that is not late, to when the last rank has ended.
@@ -91,15 +103,17 @@ struct MoeLayerTime {
   Seconds routed;   // the first tasks begin
   Seconds tiles;    // the last results are written
   double busy = 0;  // part of the SMs' time between these two in which they multiply or write
+  std::int64_t most_outstanding = 0;  // messages of a rank to other hosts at once
 };
 
 // Deterministic. Throws std::invalid_argument for a shape without tokens or experts, experts that
-// do not divide over its ranks, fewer than one SM, a rate that is not positive, and a delay that is
-// negative or of a rank that is not there.
+// do not divide over its ranks, ranks that do not divide over hosts, fewer than one SM, a rate that
+// is not positive, and a delay that is negative or of a rank that is not there.
 MoeLayerTime simulate_moe_tiles(const FusedMoeShape& shape, const MoeTileTimes& times,
                                 const MoeTileOptions& options = {});
 
-// What rows of x and results of a rank take on the links to other ranks, with nothing beside them.
+// What rows of x and results of a rank take on the links of one host to other ranks, with nothing
+// beside them.
 struct MoeExchangeTimes {
   Seconds dispatch;
   Seconds combine;

@@ -23,7 +23,8 @@ void add_work(MoeLayerResult& result) {
   }
 }
 
-std::optional<MoeKernel> kernel_of_layer(const Plan& plan, int rank, const Device& device) {
+std::optional<MoeKernel> kernel_of_layer(const Plan& plan, int rank, const MachineSpec& spec) {
+  const Device& device = spec.device;
   for (const Op& op : plan.ops()) {
     const auto* kernel = std::get_if<KernelOp>(&op.body);
     if (kernel == nullptr || !plan.contains(op.ranks, rank)) continue;
@@ -38,7 +39,8 @@ std::optional<MoeKernel> kernel_of_layer(const Plan& plan, int rank, const Devic
                                                        .experts = shape.experts,
                                                        .element = Bytes(2)}),
         .times = moe_tile_times(device.dense_flops.at(kernel->dtype), device.hbm_bandwidth),
-        .num_sms = num_sms};
+        .num_sms = num_sms,
+        .network = network_of(spec)};
   }
   return std::nullopt;
 }
@@ -101,7 +103,7 @@ MoeLayerResult simulate_moe_layer(const Scenario& scenario, const MoeLayerReques
   result.activations = memory.activations;
   result.counts = count_ops(result.plan);
   add_work(result);
-  result.kernel = kernel_of_layer(result.plan, rank, assembly.machine().device());
+  result.kernel = kernel_of_layer(result.plan, rank, scenario.machine_spec);
   return result;
 }
 

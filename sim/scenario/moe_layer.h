@@ -10,6 +10,7 @@
 #include "sim/cost/cost.h"
 #include "sim/cost/moe_tiles.h"
 #include "sim/des/simulate.h"
+#include "sim/machine/machine_link.h"
 #include "sim/plan/plan.h"
 #include "sim/scenario/scenario.h"
 #include "sim/timeline/timeline.h"
@@ -39,6 +40,7 @@ struct MoeKernel {
   Bytes symmetric_layout;  // FlashDMoE's of its tokens in bf16: symmetric_layout_estimate
   MoeTileTimes times;      // of its tiles on the machine's GPUs
   int num_sms = 0;
+  std::optional<NetworkLink> network;  // between hosts of the machine, where it has one
 };
 
 struct MoeLayerResult {

@@ -246,6 +246,105 @@ TEST(MoeTiles, RefusesDelaysThatCannotBe) {
   says({.stall = {{1, Seconds(std::nan(""))}}}, "expected at least 0");
 }
 
+MoeNetwork network(std::int64_t hosts, std::int64_t queue = 0) {
+  return {.hosts = hosts, .rate = BytesPerSecond(50e9), .latency = Seconds(3e-6), .queue = queue};
+}
+MoeLayerTime on_hosts(const FusedMoeShape& shape, const MoeNetwork& network) {
+  return simulate_moe_tiles(shape, fitted(), {.network = network});
+}
+
+TEST(MoeTiles, OneHostIsAsWithoutANetwork) {
+  for (const std::int64_t ranks : {1, 4, 8}) {
+    const MoeLayerTime without = simulate_moe_tiles(of_ranks(ranks), fitted());
+    const MoeLayerTime one = on_hosts(of_ranks(ranks), network(1, 1));
+    EXPECT_EQ(one.duration, without.duration);
+    EXPECT_EQ(one.routed, without.routed);
+    EXPECT_EQ(one.tiles, without.tiles);
+    EXPECT_EQ(one.busy, without.busy);
+    EXPECT_EQ(one.most_outstanding, 0);
+  }
+}
+
+// A rank on each of two hosts, two tokens on each, two experts, of which each has a row of each
+// rank's. One task of the first layer, then one of each half of the second's columns at once: two
+// messages of 512 bytes, of which the second waits for the first's acknowledgement.
+TEST(MoeTiles, TwoHostsByHand) {
+  MoeTileTimes times = fitted();
+  times.hop = times.begin = Seconds(0);
+  const FusedMoeShape shape{.tokens = 2,
+                            .hidden = 512,
+                            .ffn = 256,
+                            .experts = 2,
+                            .topk = 1,
+                            .activation = ExpertActivation::kRelu,
+                            .ranks = 2};
+  const double latency = 3e-6;
+  const auto simulated = [&](const MoeNetwork& network) {
+    return simulate_moe_tiles(shape, times, {.num_sms = 2, .network = network});
+  };
+  const MoeLayerTime one = simulated({});
+  const MoeLayerTime two = simulated(network(2, 1));
+  // On one host the row of 1,024 bytes goes over the link while two tokens are read and two rows
+  // written; on two over the wire, after the counts, which takes longer than these copies.
+  const double copies = 4 * 1024 / times.send.value();
+  const double counted = one.routed.value() - std::max(copies, 1024 / times.links.value());
+  EXPECT_NEAR(two.routed.value(), counted + latency + 1024 / 50e9 + latency, 1e-12);
+  EXPECT_NEAR((two.tiles - two.routed).value(), (one.tiles - one.routed).value(), 1e-12);
+  const double wire = 512 / 50e9;
+  const double there = two.tiles.value() + wire + 2 * latency + wire + latency;
+  const double sums = 2 * 256 * 2 / times.sums.value();  // of the second tile
+  const double end = times.end.value() + times.end_of_ranks.value();
+  EXPECT_NEAR(two.duration.value(), there + sums + end, 1e-12);
+  EXPECT_EQ(two.most_outstanding, 1);
+  // With two places the second follows on the wire.
+  const MoeLayerTime wide = simulated(network(2, 2));
+  EXPECT_NEAR((two.duration - wide.duration).value(), 2 * latency, 1e-12);
+}
+
+TEST(MoeTiles, MorePlacesAreNoSlowerAndEnoughAreAsAnyNumber) {
+  const FusedMoeShape shape = of_ranks(4, 2048);
+  const MoeLayerTime any = on_hosts(shape, network(2));
+  Seconds before = on_hosts(shape, network(2, 1)).duration;
+  EXPECT_GT(before, 2 * any.duration);
+  for (const std::int64_t queue : {4, 16, 64, 256}) {
+    const MoeLayerTime found = on_hosts(shape, network(2, queue));
+    EXPECT_LE(found.duration, before);
+    EXPECT_EQ(found.most_outstanding, queue);
+    before = found.duration;
+  }
+  EXPECT_EQ(on_hosts(shape, network(2, any.most_outstanding)).duration, any.duration);
+}
+
+// 2,048 * 2 rows of x, of which those of two in four ranks are for the other host, are posted at
+// once, and take as long as the wire has bytes.
+TEST(MoeTiles, RowsForOtherHostsFillTheQueueAndTheWire) {
+  for (const std::int64_t tokens : {1024, 2048, 4096}) {
+    const MoeLayerTime found = on_hosts(of_ranks(4, tokens), network(2));
+    EXPECT_EQ(found.most_outstanding, tokens * 2 / 2);
+    const double bytes = static_cast<double>(tokens) * 4096;  // of each way
+    EXPECT_GT(found.routed.value(), bytes / 50e9);
+    EXPECT_GT(found.duration.value(), 2 * bytes / 50e9);
+  }
+  EXPECT_GT(on_hosts(of_ranks(4), network(2)).duration, on_hosts(of_ranks(4), {}).duration);
+  EXPECT_GT(on_hosts(of_ranks(4), network(4)).duration, on_hosts(of_ranks(4), network(2)).duration);
+}
+
+TEST(MoeTiles, BulkSynchronousResultsPassTheNetworkAtTheEnd) {
+  const MoeTileOptions bulk{.is_bulk_synchronous = true, .network = network(2)};
+  const MoeLayerTime found = simulate_moe_tiles(of_ranks(4), fitted(), bulk);
+  EXPECT_GT(found.duration, on_hosts(of_ranks(4), network(2)).duration);
+  // 8,192 rows of results of 4,096 bytes on the wire; rows of experts are drawn, to 1 %.
+  EXPECT_GT((found.duration - found.tiles).value(), 0.99 * 8192 * 4096 / 50e9);
+}
+
+TEST(MoeTiles, RefusesNetworksThatCannotBe) {
+  for (const std::int64_t hosts : {0, 3}) {
+    EXPECT_THROW(on_hosts(of_ranks(4), network(hosts)), std::invalid_argument) << hosts;
+  }
+  EXPECT_THROW(on_hosts(of_ranks(4), {.hosts = 2}), std::invalid_argument);  // no rate
+  EXPECT_THROW(on_hosts(of_ranks(4), network(2, -1)), std::invalid_argument);
+}
+
 // Rows of one width of FFN left out of the table: tiles answer for them, and rows of the rest for
 // theirs.
 TEST(MoeTiles, PriceShapesThatNoRowsAreOf) {

@@ -107,6 +107,24 @@ def test_a_late_rank_costs_one_kernel_its_delay_and_two_exchanges_twice_as_much(
         assert "expected" in capsys.readouterr().err
 
 
+def test_ranks_on_two_hosts_send_rows_by_their_network_cards(capsys) -> None:
+    keys = {"dp": 4, "ep": 4, "machine": "h200-cluster"}
+    (one,) = moe.persistent("qwen3-30b-a3b", tokens=8192, **keys)
+    two = moe.on_hosts(one, hosts=2)
+    # 2,048 * 8 rows of 4,096 bytes on each rank, half of them to the other host, by 400 Gbit/s each way.
+    assert (two.nic_bytes_per_s, two.most_outstanding) == (50e9, 2048 * 8 // 2)
+    assert two.duration_s > two.one_host_s and two.duration_s > 2 * 8192 * 4096 / 50e9
+    assert moe.on_hosts(one, hosts=1).duration_s == two.one_host_s
+    few = moe.on_hosts(one, hosts=2, nic_queue=16)
+    assert few.duration_s > two.duration_s and few.most_outstanding == 16
+    command = ["moe", "qwen3-30b-a3b", "--tokens", "8192", "--dp", "4", "--ep", "4", "--machine"]
+    assert cli.main([*command, "h200-cluster", "--hosts", "2", "--nic-queue", "16"]) == 0
+    assert "simulated, 2 hosts, NICs of 50 GB/s" in capsys.readouterr().out
+    for machine, hosts, words in (("hgx-h200", "2", "expected one that has it"), ("h200-cluster", "3", "expected as many on each")):
+        assert cli.main([*command, machine, "--hosts", hosts]) == 2
+        assert words in capsys.readouterr().err
+
+
 def test_experts_without_rows_are_not_launched() -> None:
     # Top-1 of one token: one expert, two gemms.
     assert moe.layer(SCOUT, tokens=1, design="slicing").num_kernels == 5 + 2 + 3
