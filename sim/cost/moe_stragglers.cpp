@@ -17,6 +17,7 @@ constexpr int kQuantiles = 100;  // of each exchange
 // At the middle of each hundredth of all steps.
 std::vector<Seconds> delays_of(const MoeJitter& jitter, std::int64_t ranks, Seconds exchange) {
   std::vector<Seconds> delays;
+  delays.reserve(kQuantiles);
   for (int i = 0; i < kQuantiles; ++i) {
     delays.push_back(last_rank_delay(jitter, ranks, (i + 0.5) / kQuantiles) * exchange);
   }
@@ -76,6 +77,7 @@ MoeStragglers simulate_moe_stragglers(const FusedMoeShape& shape, const MoeTileT
   const std::vector<Seconds> first = delays_of(jitter, shape.ranks, exchanges.dispatch);
   const std::vector<Seconds> second = delays_of(jitter, shape.ranks, exchanges.combine);
   std::vector<Seconds> lost;
+  lost.reserve(second.size());
   for (const Seconds stall : second) lost.push_back(duration(false, stall) - kernel);
   return {.kernel = added(kernel, first, {Seconds(0)}),
           .stalled = added(kernel, first, lost),
