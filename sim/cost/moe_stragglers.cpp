@@ -53,6 +53,12 @@ double last_rank_delay(const MoeJitter& jitter, std::int64_t ranks, double quant
                                 " ranks at quantile " + std::to_string(quantile) +
                                 ", expected at least one and more than 0 and less than 1");
   }
+  if (!(jitter.median > 1 && jitter.p95 >= jitter.median) || jitter.num_gpus < 1) {
+    throw std::invalid_argument(
+        "jitter of " + std::to_string(jitter.num_gpus) + " GPUs, median " +
+        std::to_string(jitter.median) + ", p95 " + std::to_string(jitter.p95) +
+        "; expected a median of more than 1, p95 of no less, and at least one GPU");
+  }
   const double of_published = std::pow(quantile, jitter.num_gpus / static_cast<double>(ranks));
   const double spread = std::log((jitter.p95 - 1) / (jitter.median - 1)) / inverse_normal(0.95);
   constexpr double kLeast = 1e-300;  // of many more GPUs than ranks
@@ -64,6 +70,10 @@ MoeStragglers simulate_moe_stragglers(const FusedMoeShape& shape, const MoeTileT
   if (shape.ranks < 2) {
     throw std::invalid_argument("stragglers of " + std::to_string(shape.ranks) +
                                 " rank, expected two or more");
+  }
+  if (options.network.hosts != 1) {
+    throw std::invalid_argument("stragglers on " + std::to_string(options.network.hosts) +
+                                " hosts, expected one");
   }
   options.delays = {};
   const auto duration = [&](bool is_bulk, Seconds stall) {

@@ -29,7 +29,8 @@ MoeJitter published_jitter(std::string_view name);
 // By how much the last of so many ranks is late at `quantile` of all steps, over the time of the
 // exchange. Assumed, as two figures leave it open: the delay of the last of num_gpus is log-normal,
 // and ranks are late independently, so that of n it is at q where that of num_gpus is at
-// q^(num_gpus / n). Throws std::invalid_argument unless 0 < quantile < 1 and ranks >= 1.
+// q^(num_gpus / n). Throws std::invalid_argument unless 0 < quantile < 1, ranks >= 1, num_gpus >= 1
+// and 1 < median <= p95.
 double last_rank_delay(const MoeJitter& jitter, std::int64_t ranks, double quantile);
 
 struct MoeStragglers {
@@ -44,7 +45,8 @@ struct MoeStragglers {
 };
 // Delays are drawn for each exchange, those of the two independent, as multiples of its own time
 // (moe_exchange_times). On a grid of quantiles, so deterministic. Throws std::invalid_argument for
-// fewer than two ranks, and as simulate_moe_tiles does; options.delays are not taken.
+// fewer than two ranks or several hosts, and as simulate_moe_tiles and last_rank_delay do;
+// options.delays are not taken.
 MoeStragglers simulate_moe_stragglers(const FusedMoeShape& shape, const MoeTileTimes& times,
                                       const MoeJitter& jitter, MoeTileOptions options = {});
 

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <queue>
 #include <stdexcept>
@@ -15,6 +14,7 @@
 
 #include "kernels/experts/fused_moe/buffers.h"
 #include "sim/cost/nic_queue.h"
+#include "sim/cost/uniform_rows.h"
 
 namespace orrery {
 namespace {
@@ -34,43 +34,6 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 std::int64_t width_for(std::int64_t rows) {
   if (rows <= 16) return 16;
   return rows <= 128 ? ceil_div(rows, 32) * 32 : ceil_div(rows, 16) * 16;
-}
-
-// The number of rows that a share `below` of experts with so many on average has at most, if tokens
-// choose them uniformly: Poisson, and from 60 rows on normal (Abramowitz and Stegun 26.2.23).
-std::int64_t rows_at(double mean, double below) {
-  constexpr double kMany = 60;
-  if (mean > kMany) {
-    const double tail = std::sqrt(-2 * std::log(std::min(below, 1 - below)));
-    const double deviations =
-        tail - (2.515517 + tail * (0.802853 + tail * 0.010328)) /
-                   (1 + tail * (1.432788 + tail * (0.189269 + tail * 0.001308)));
-    return std::llround(
-        std::max(0.0, mean + std::copysign(deviations, below - 0.5) * std::sqrt(mean)));
-  }
-  double each = std::exp(-mean);
-  double sum = each;
-  std::int64_t rows = 0;
-  while (sum < below) {
-    each *= mean / static_cast<double>(++rows);
-    sum += each;
-  }
-  return rows;
-}
-
-// Rows of each expert of a rank, in no order of size.
-std::vector<std::int64_t> rows_of_experts(std::int64_t own, double mean) {
-  std::int64_t stride = own * 5 / 8 | 1;
-  while (std::gcd(stride, own) != 1) stride += 2;
-  std::vector<std::int64_t> rows(static_cast<std::size_t>(own));
-  for (std::int64_t i = 0; i < own; ++i) {
-    rows[static_cast<std::size_t>(i * stride % own)] =
-        rows_at(mean, (static_cast<double>(i) + 0.5) / static_cast<double>(own));
-  }
-  const bool has_any = std::ranges::any_of(rows, [](std::int64_t count) { return count > 0; });
-  if (!has_any)
-    rows.front() = std::max<std::int64_t>(1, std::llround(mean * static_cast<double>(own)));
-  return rows;
 }
 
 struct Expert {
@@ -476,41 +439,6 @@ Seconds last_of(const char* name, const std::map<std::int64_t, Seconds>& delays,
 
 }  // namespace
 
-MoeTileTimes h200_moe_tile_times() {
-  const auto us = [](double microseconds) { return Seconds(microseconds * 1e-6); };
-  return {.launch = us(27.92),
-          .per_expert = us(0.2137),
-          .per_token = us(0.1001),
-          .per_choice = us(0.1),
-          .per_round = us(1.203),
-          .per_rank = us(6.286),
-          .send = BytesPerSecond(3.491e12),
-          .links = BytesPerSecond(0.2879e12),
-          .begin = us(0.02275),
-          .step = us(0.3702),
-          .step_row = us(0.004029),
-          .write_row = us(0.00534),
-          .gated = 2.342,
-          .hop = us(0.01568),
-          .hbm = BytesPerSecond(4.485e12),
-          .sm = BytesPerSecond(0.2725e12),
-          .x_bytes = 0.6389,
-          .l2_bytes = 0.2046,
-          .returned = BytesPerSecond(0.1954e12),
-          .sums = BytesPerSecond(292.7e12),
-          .end = us(0.06208),
-          .end_of_ranks = us(2.67)};
-}
-
-MoeTileTimes moe_tile_times(FlopsPerSecond peak, BytesPerSecond hbm_bandwidth) {
-  constexpr FlopsPerSecond kH200Peak(989e12);  // data sheet, topologies/devices/h200-sxm
-  constexpr BytesPerSecond kH200Memory(4.8e12);
-  MoeTileTimes times = h200_moe_tile_times();
-  times.step_row = times.step_row * (kH200Peak / peak);
-  times.hbm = times.hbm * (hbm_bandwidth / kH200Memory);
-  return times;
-}
-
 std::string_view to_text(MoeTileOrder order) { return kOrders.at(static_cast<std::size_t>(order)); }
 
 MoeTileOrder parse_moe_tile_order(std::string_view text) {
@@ -520,13 +448,6 @@ MoeTileOrder parse_moe_tile_order(std::string_view text) {
                                 "\", expected behind, by_layer or longest_first");
   }
   return static_cast<MoeTileOrder>(found - kOrders.begin());
-}
-
-MoeExchangeTimes moe_exchange_times(const FusedMoeShape& shape, const MoeTileTimes& times) {
-  const auto ranks = static_cast<double>(shape.ranks);
-  const auto rows = static_cast<double>(shape.tokens * shape.topk);
-  const Bytes remote(kElement * rows * static_cast<double>(shape.hidden) * (ranks - 1) / ranks);
-  return {.dispatch = remote / times.links, .combine = remote / times.returned};
 }
 
 MoeLayerTime simulate_moe_tiles(const FusedMoeShape& shape, const MoeTileTimes& times,

@@ -68,6 +68,14 @@ TEST(MoeStragglers, RefuseOneRankAndUnknownNames) {
   EXPECT_THROW(published_jitter("cloud"), std::invalid_argument);
   EXPECT_THROW(last_rank_delay(kPublishedJitter.front(), 8, 1), std::invalid_argument);
   EXPECT_THROW(last_rank_delay(kPublishedJitter.front(), 0, 0.5), std::invalid_argument);
+  for (const MoeJitter& jitter :
+       {MoeJitter{"never", 1, 2, 8}, MoeJitter{"less", 3, 2, 8}, MoeJitter{"nobody", 2, 3, 0}}) {
+    EXPECT_THROW(last_rank_delay(jitter, 8, 0.5), std::invalid_argument) << jitter.name;
+  }
+  const MoeTileOptions apart{.network = {.hosts = 2, .rate = BytesPerSecond(50e9)}};
+  EXPECT_THROW(
+      simulate_moe_stragglers(kShape, h200_moe_tile_times(), kPublishedJitter.front(), apart),
+      std::invalid_argument);
 }
 
 }  // namespace
