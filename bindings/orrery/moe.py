@@ -350,7 +350,11 @@ _LATE = {"kernel": "one kernel, late once", "stalled": "and still as long in its
 
 def late_text(late: LateRank) -> str:
     """In plain text, us."""
-    times = {"kernel": (late.on_time_s, late.kernel_s), "stalled": (late.on_time_s, late.stalled_s), "bulk_synchronous": (late.bulk_on_time_s, late.bulk_s)}
+    times = {
+        "kernel": (late.on_time_s, late.kernel_s),
+        "stalled": (late.on_time_s, late.stalled_s),
+        "bulk_synchronous": (late.bulk_on_time_s, late.bulk_s),
+    }
     rows = [(label, *map(_us, times[name])) for name, label in _LATE.items()]
     return aligned((f"simulated, rank {late.rank} late by {_us(late.delay_s)} us", "on time us", "late"), rows, right=(1, 2))
 
@@ -375,11 +379,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--expert-comm", metavar="C", help="with dp above 1: eager, graph, dedup, dedup_graph (eager)")
     parser.add_argument("--experts", default="in_order", help="with ep above 1: balanced, balanced_on_nodes (in_order)")
     parser.add_argument("--redundant", type=whole_number(0, 10**6), default=0, metavar="N", help="copies of experts chosen most (0)")
-    parser.add_argument("--straggler-delay", type=seconds, metavar="T", help="one rank late by T (50us): what design persistent loses, simulated")
+    parser.add_argument("--straggler-delay", type=seconds, metavar="T", help="one rank late by T, as 50us: what design persistent loses, simulated")
     parser.add_argument("--straggler-rank", type=int, default=0, metavar="N", help="which is late (0)")
     parser.add_argument("--jitter", choices=("supercomputer", "vm"), help="ranks late as published for all-to-alls, simulated likewise")
-    parser.add_argument("--hosts", type=whole_number(1, 10**6), metavar="N", help="design persistent with its ranks on N hosts of the machine, simulated")
-    parser.add_argument("--nic-queue", type=whole_number(0, 10**9), default=0, metavar="N", help="with --hosts: messages of a rank at once (0: any number)")
+    parser.add_argument("--hosts", type=whole_number(1, 10**6), metavar="N", help="design persistent, its ranks on N hosts, simulated")
+    parser.add_argument("--nic-queue", type=whole_number(0, 10**9), default=0, metavar="N", help="messages of a rank at once (0: any number)")
     parser.add_argument("--ablation", action="store_true", help="design shuffling, and without one thing each")
     parser.add_argument("--json", action="store_true", help="print a list of objects")
 
@@ -406,6 +410,9 @@ def run(options: argparse.Namespace) -> int:
     """Prints a table for each number of tokens."""
     keys = {name: getattr(options, name) for name in ("weights", "machine", "provider", "expert_load", "dp", "tp", "ep")}
     keys |= {"expert_comm": options.expert_comm, "experts": options.experts, "num_redundant_experts": options.redundant}
+    for name, of in (("straggler_rank", "straggler_delay"), ("nic_queue", "hosts")):
+        if getattr(options, name) and getattr(options, of) is None:
+            raise ValueError(f"--{name} without --{of}, expected both".replace("_", "-"))
     found: list[dict[str, Any]] = []
     for tokens in options.tokens:
         if options.ablation:
@@ -417,7 +424,10 @@ def run(options: argparse.Namespace) -> int:
             layers = designs(options.model, tokens=tokens, streams=options.streams, **keys)
         kernels = [one for one in layers if one.buffers_bytes]
         if (options.straggler_delay is not None or options.jitter or options.hosts is not None) and not kernels:
-            raise ValueError("late ranks and several hosts: no design persistent here, expected a model, format and placement that it takes, without --ablation")
+            raise ValueError(
+                "late ranks and several hosts: no design persistent here, expected a model, format and placement that it takes, "
+                "without --ablation"
+            )
         more = {one.label: _simulated(one, options) for one in kernels}
         found += [one.to_dict() | more.get(one.label, ({}, ""))[0] for one in layers]
         if not options.json:
