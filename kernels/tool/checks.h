@@ -41,8 +41,9 @@ CheckCount check_memory();
 // byte of units that went to the host and came back. Prints a line per case.
 CheckCount check_host_tier();
 // KV caches between instances that split small models alike and unlike: every byte by which heads
-// of which layers belong where, and small services with prompts and decodes apart on two GPUs,
-// whole prompts and layer by layer. With fewer GPUs prints that it was skipped.
+// of which layers belong where, and small services with prompts and decodes apart, whole prompts
+// and layer by layer: of one rank a side on two GPUs, others on three. With fewer GPUs prints that
+// it was skipped.
 CheckCount check_disaggregated();
 
 // Steps of small models on the executor: against a double-precision reference on the CPU, split

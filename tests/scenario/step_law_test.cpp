@@ -108,7 +108,7 @@ class StepLawTest : public testing::ScenarioDirectory {
     EngineProfile& profile = loaded.engine_profile;
     profile.scheduler_base = profile.scheduler_per_sequence = Seconds(0);
     profile.serve_base = profile.serve_per_sequence = Seconds(0);
-    profile.prefill_base = profile.new_rows = Seconds(0);
+    profile.prefill_base = profile.new_rows = profile.new_rows_per_op = Seconds(0);
     profile.power_limit = {};
     profile.kernel_time.uneven_attention = {};
     return loaded;
