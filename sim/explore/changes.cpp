@@ -87,9 +87,10 @@ void faster_host(MachineSetting& setting) {
   EngineProfile& profile = setting.engine_profile;
   for (Seconds* time :
        {&profile.scheduler_base, &profile.scheduler_per_sequence, &profile.serve_base,
-        &profile.serve_per_sequence, &profile.prefill_base, &profile.new_rows, &profile.new_rows_per_op,
-        &profile.new_attention, &profile.front_end.per_request, &profile.front_end.per_prompt_token,
-        &profile.front_end.per_output_token, &profile.host.eager_launch, &profile.host.d2h_sync}) {
+        &profile.serve_per_sequence, &profile.prefill_base, &profile.new_rows,
+        &profile.new_rows_per_op, &profile.new_attention, &profile.front_end.per_request,
+        &profile.front_end.per_prompt_token, &profile.front_end.per_output_token,
+        &profile.host.eager_launch, &profile.host.d2h_sync}) {
     *time = *time / kMore;
   }
 }
