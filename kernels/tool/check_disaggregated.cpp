@@ -16,30 +16,14 @@
 #include "kernels/serve/rank_grid.h"
 #include "kernels/tool/check_cases.h"
 #include "kernels/tool/checks.h"
+#include "kernels/tool/small_service.h"
 #include "sim/parallel/kv_flows.h"
 #include "sim/serve/workload.h"
 
 namespace orrery::tool {
 namespace {
 
-constexpr std::int64_t kBlockTokens = 16;
-constexpr std::int64_t kVocab = 1006;
-
-// 8 layers, so that some move while others compute.
-ModelConfig small_model() {
-  const ConfigFields fields{{"model_type", std::string("llama")},
-                            {"hidden_size", std::int64_t{512}},
-                            {"vocab_size", kVocab},
-                            {"num_hidden_layers", std::int64_t{8}},
-                            {"num_attention_heads", std::int64_t{8}},
-                            {"num_key_value_heads", std::int64_t{4}},
-                            {"head_dim", std::int64_t{64}},
-                            {"intermediate_size", std::int64_t{1024}},
-                            {"tie_word_embeddings", false}};
-  return model_config("small", fields);
-}
-
-std::string describe(const Mesh& mesh) {
+std::string describe_split(const Mesh& mesh) {
   std::string text = "tp " + std::to_string(mesh.tp);
   if (mesh.pp > 1) text += " pp " + std::to_string(mesh.pp);
   if (mesh.dp > 1) text += " dp " + std::to_string(mesh.dp);
@@ -74,13 +58,13 @@ class Caches {
     for (int rank = 0; rank < mesh.pp * mesh.tp; ++rank) {
       const int device = (first_gpu + rank) % gpus;
       const cuda::DeviceGuard guard(device);
-      pools_.push_back(
-          std::make_unique<KvPool>(KvShape{.layers = layers / mesh.pp,
-                                           .num_blocks = num_blocks,
-                                           .block_size = static_cast<std::int32_t>(kBlockTokens),
-                                           .kv_heads = std::max<std::int64_t>(heads / mesh.tp, 1),
-                                           .head_dim = head_dim,
-                                           .is_latent = is_latent}));
+      pools_.push_back(std::make_unique<KvPool>(
+          KvShape{.layers = layers / mesh.pp,
+                  .num_blocks = num_blocks,
+                  .block_size = static_cast<std::int32_t>(kServedBlockTokens),
+                  .kv_heads = std::max<std::int64_t>(heads / mesh.tp, 1),
+                  .head_dim = head_dim,
+                  .is_latent = is_latent}));
       instance_.gpus.push_back({.pool = pools_.back().get(), .device = device, .rank = rank});
     }
   }
@@ -117,19 +101,19 @@ class Caches {
       const std::int64_t per_layer = shape.pools() / shape.layers;
       for (std::int64_t p = 0; p < shape.pools(); ++p) {
         for (std::size_t block = 0; block < blocks_.size(); ++block) {
-          for (std::int64_t row = 0; row < kBlockTokens; ++row) {
+          for (std::int64_t row = 0; row < kServedBlockTokens; ++row) {
             for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
               for (std::int64_t i = 0; i < shape.head_dim; ++i) {
                 const std::int64_t at =
                     p * pool.pool_bytes() / 2 +
-                    ((blocks_[block] * kBlockTokens + row) * shape.kv_heads + head) *
+                    ((blocks_[block] * kServedBlockTokens + row) * shape.kv_heads + head) *
                         shape.head_dim +
                     i;
                 call(bytes[static_cast<std::size_t>(at)],
                      {.layer = stage * shape.layers + p / per_layer,
                       .is_value = p % per_layer,
                       .head = tp_rank * heads_ / mesh_.tp + head,
-                      .token = static_cast<std::int64_t>(block) * kBlockTokens + row,
+                      .token = static_cast<std::int64_t>(block) * kServedBlockTokens + row,
                       .element = i});
               }
             }
@@ -154,12 +138,12 @@ struct ServedSide {
 };
 
 std::unique_ptr<ExecutorRunner> make_runner(const ServedSide& side, bool announces_layers) {
-  ExecutorRunnerSetup setup{.model = small_model(), .mesh = side.mesh};
+  ExecutorRunnerSetup setup{.model = small_service_model(4), .mesh = side.mesh};
   setup.executor = {.grid = grid_of(side.mesh),
                     .numbers = {.head_dim = 64, .max_positions = 2048},
                     .devices = side.devices,
                     .num_kv_blocks = 200,
-                    .block_size = kBlockTokens,
+                    .block_size = kServedBlockTokens,
                     .max_tokens = 512,
                     .max_sequences = 8,
                     .max_model_len = 1024};
@@ -186,7 +170,7 @@ class DisaggregatedCheck : public CheckCases {
   void check_bytes(const ModelConfig& model, const Mesh& from, const Mesh& to) {
     const bool is_latent = model.kv_lora_rank > 0;
     const std::string what = std::string("disaggregated bytes ") + (is_latent ? "latents " : "") +
-                             describe(from) + " to " + describe(to);
+                             describe_split(from) + " to " + describe_split(to);
     guarded(what, [&] {
       const std::int64_t layers = std::ssize(model.layers);
       const std::int64_t heads = is_latent ? 1 : model.num_key_value_heads;
@@ -221,8 +205,8 @@ class DisaggregatedCheck : public CheckCases {
   // A small service with prompts and decodes apart: under load every byte that moved; one request
   // at a time the tokens that the decode side makes by itself, if it splits the model alike.
   void check_service(const ServedSide& prefill, const ServedSide& decode, bool layerwise) {
-    const std::string what = "disaggregated service " + describe(prefill.mesh) + " to " +
-                             describe(decode.mesh) + (layerwise ? " layer by layer" : "");
+    const std::string what = "disaggregated service " + describe_split(prefill.mesh) + " to " +
+                             describe_split(decode.mesh) + (layerwise ? " layer by layer" : "");
     const std::set<int> devices = [&] {
       std::set<int> all(prefill.devices.begin(), prefill.devices.end());
       all.insert(decode.devices.begin(), decode.devices.end());
@@ -237,7 +221,7 @@ class DisaggregatedCheck : public CheckCases {
             closed_loop(concurrency, 40, {.kind = LengthKind::kUniform, .min = 1, .max = 500},
                         {.kind = LengthKind::kUniform, .min = 1, .max = 30}, 5);
         GpuKvMover mover({instance_of(*from, prefill.devices)}, {instance_of(*to, decode.devices)},
-                         kv_parts(small_model(), prefill.mesh, decode.mesh));
+                         kv_parts(small_service_model(4), prefill.mesh, decode.mesh));
         CheckedKvMover checked(mover);
         const LiveResult apart = served(workload, *from, to.get(), &checked, layerwise);
         const LiveResult whole = served(workload, *to, nullptr, nullptr, false);
@@ -263,10 +247,12 @@ class DisaggregatedCheck : public CheckCases {
       LiveSide live;
       live.service.engine.max_num_seqs = 8;
       live.service.engine.max_num_batched_tokens = 256;
-      live.service.engine.block_size = kBlockTokens;
+      live.service.engine.block_size = kServedBlockTokens;
       live.service.num_kv_blocks = 200;
-      live.steps = {
-          .num_kv_blocks = 200, .block_size = kBlockTokens, .vocab_size = kVocab, .seed = 3};
+      live.steps = {.num_kv_blocks = 200,
+                    .block_size = kServedBlockTokens,
+                    .vocab_size = kServedVocab,
+                    .seed = 3};
       live.runners = {&runner};
       return live;
     };
@@ -293,7 +279,7 @@ CheckCount check_disaggregated() {
     return {};
   }
   DisaggregatedCheck check(gpus);
-  const ModelConfig heads = small_model();
+  const ModelConfig heads = small_service_model(4);
   ModelConfig latents = heads;
   latents.kv_lora_rank = 512;
   for (LayerConfig& layer : latents.layers) layer.attention = AttentionKind::kMla;

@@ -17,30 +17,15 @@
 #include "kernels/serve/rank_grid.h"
 #include "kernels/tool/check_cases.h"
 #include "kernels/tool/checks.h"
+#include "kernels/tool/small_service.h"
 #include "sim/serve/kv_tiers.h"
 #include "sim/serve/workload.h"
 
 namespace orrery::tool {
 namespace {
 
-constexpr std::int64_t kBlockTokens = 16;
 constexpr std::int64_t kUnitTokens = 64;
 constexpr std::int64_t kLongestPrompt = 1000;
-constexpr std::int64_t kVocab = 1006;
-
-// 8 layers, so that copies of some move while others compute.
-ModelConfig small_model() {
-  const ConfigFields fields{{"model_type", std::string("llama")},
-                            {"hidden_size", std::int64_t{512}},
-                            {"vocab_size", kVocab},
-                            {"num_hidden_layers", std::int64_t{8}},
-                            {"num_attention_heads", std::int64_t{8}},
-                            {"num_key_value_heads", std::int64_t{2}},
-                            {"head_dim", std::int64_t{64}},
-                            {"intermediate_size", std::int64_t{1024}},
-                            {"tie_word_embeddings", false}};
-  return model_config("small", fields);
-}
 
 // Prompts of five families that begin alike, in turn, so that each family's prefix is pushed out of
 // a small cache before it is asked for again.
@@ -72,17 +57,18 @@ struct ServedCase {
 };
 
 LiveResult served(const ServedCase& of) {
-  const ModelConfig model = small_model();
+  const ModelConfig model = small_service_model(2);
   const Workload workload = shared_prompts(of.concurrency);
   ServiceConfig service;
   service.engine.max_num_seqs = 4;
   service.engine.max_num_batched_tokens = 256;
-  service.engine.block_size = kBlockTokens;
+  service.engine.block_size = kServedBlockTokens;
   service.engine.enable_prefix_caching = true;
   service.num_kv_blocks = of.num_kv_blocks;
-  constexpr std::int64_t kUnitBlocks = kUnitTokens / kBlockTokens;
-  constexpr double kHostUnits = 400;                       // room for all
-  const Bytes block(2.0 * 8 * kBlockTokens * 2 * 64 * 2);  // keys and values of 8 layers, bf16
+  constexpr std::int64_t kUnitBlocks = kUnitTokens / kServedBlockTokens;
+  constexpr double kHostUnits = 400;  // room for all
+  const Bytes block(2.0 * 8 * kServedBlockTokens * 2 * 64 *
+                    2);  // keys and values of 8 layers, bf16
   if (of.write) {
     // A link that takes hardly any time: a unit is found by the request after the one that pushed
     // it out, as it would be on the GPU.
@@ -100,7 +86,7 @@ LiveResult served(const ServedCase& of) {
   setup.executor = {.grid = grid_of(of.mesh),
                     .numbers = {.head_dim = 64, .max_positions = 2048},
                     .num_kv_blocks = of.num_kv_blocks,
-                    .block_size = kBlockTokens,
+                    .block_size = kServedBlockTokens,
                     .max_tokens = 256,
                     .max_sequences = 4,
                     .max_model_len = 2048};
@@ -114,8 +100,8 @@ LiveResult served(const ServedCase& of) {
   }
   ExecutorRunner runner(std::move(setup));
   ExecutedStepsConfig steps{.num_kv_blocks = of.num_kv_blocks,
-                            .block_size = kBlockTokens,
-                            .vocab_size = kVocab,
+                            .block_size = kServedBlockTokens,
+                            .vocab_size = kServedVocab,
                             .seed = 3,
                             .hash_block_tokens = kUnitTokens,
                             .caches_prefixes = true};
@@ -185,7 +171,7 @@ class HostTierCheck : public CheckCases {
       const cuda::DeviceGuard guard(0);
       const KvShape shape{.layers = 5,
                           .num_blocks = 2 * kUnits * kBlocks,
-                          .block_size = kBlockTokens,
+                          .block_size = kServedBlockTokens,
                           .kv_heads = 2,
                           .head_dim = 64};
       const KvPool pool(shape);
