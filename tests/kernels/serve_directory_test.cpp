@@ -93,7 +93,7 @@ TEST_F(ServeDirectory, ErrorsNameFileAndLine) {
   write("serve.txt", "open\nwarm 3\n");
   EXPECT_EQ(refusal(), file +
                            ":2: unknown word \"warm\", expected open, closed_loop, warmup, "
-                           "hash_block_tokens, replicas, router or prefill_...");
+                           "hash_block_tokens, replicas, router, prefill_replicas or layerwise");
   write("serve.txt", "closed_loop none\n");
   EXPECT_EQ(refusal(), file + ":1: closed_loop is \"none\", expected a whole number from 1");
   write("serve.txt", "open\nclosed_loop 3\n");
