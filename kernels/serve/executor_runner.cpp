@@ -108,6 +108,7 @@ ExecutorRunner::ExecutorRunner(ExecutorRunnerSetup setup)
   }
   if (layer_events_) {
     std::vector<std::int64_t> layers;
+    layers.reserve(executor.devices.size());
     for (int rank = 0; rank < executor_.num_ranks(); ++rank) {
       layers.push_back(executor_.kv(rank).shape().layers);
     }

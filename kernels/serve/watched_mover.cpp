@@ -18,7 +18,9 @@ WatchedKvMover::WatchedKvMover(KvMover& mover, std::span<const int> first_gpus, 
 }
 
 Seconds WatchedKvMover::move(const Move& move) {
-  RunWatch& watch = *watches_[static_cast<std::size_t>(move.prefill * num_decode_ + move.decode)];
+  RunWatch& watch =
+      *watches_[static_cast<std::size_t>(move.prefill) * static_cast<std::size_t>(num_decode_) +
+                static_cast<std::size_t>(move.decode)];
   return watch.run(
       RunPhase::kTransfer, [&] { return mover_.move(move); },
       "kv_transfer." + std::to_string(move.prefill) + "_to_" + std::to_string(move.decode));

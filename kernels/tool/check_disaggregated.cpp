@@ -189,8 +189,8 @@ class DisaggregatedCheck : public CheckCases {
         const std::int64_t wrong = decode.num_wrong();
         const std::int64_t told = mover.wrong_bytes(move);
         count(wrong == 0 && told == 0);
-        std::printf("%s %s %s  %zu parts, %lld wrong\n", verdict(), what.c_str(), name,
-                    parts.size(), static_cast<long long>(wrong + told));
+        std::printf("%s %s %s  %zu parts, %s wrong\n", verdict(), what.c_str(), name, parts.size(),
+                    std::to_string(wrong + told).c_str());
       }
       std::vector<KvPart> fewer = parts;
       --fewer.front().num_layers;

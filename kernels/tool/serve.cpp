@@ -364,6 +364,7 @@ class Server {
     std::vector<MovedInstance> from = instances(prefill, 0);
     std::vector<MovedInstance> to = instances(serve_, num_prefill);
     std::vector<int> first_gpus;
+    first_gpus.reserve(from.size());
     for (const MovedInstance& rank : from) first_gpus.push_back(rank.gpus.front().device);
     const auto num_decode = static_cast<int>(to.size());
     GpuKvMover mover(std::move(from), std::move(to),
