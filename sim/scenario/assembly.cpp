@@ -316,13 +316,9 @@ namespace {
 // Ops that rank 0 runs, those of repeats as often as they are run.
 std::int64_t num_ops(const Plan& plan) {
   std::int64_t count = 0;
-  std::size_t repeat = 0;
   for (OpId id = 0; static_cast<std::size_t>(id) < plan.ops().size(); ++id) {
-    const std::vector<Repeat>& repeats = plan.repeats();
-    if (repeat < repeats.size() && repeats[repeat].last <= id) ++repeat;
-    const bool is_repeated = repeat < repeats.size() && repeats[repeat].first <= id;
-    if (!plan.contains(plan.ops()[static_cast<std::size_t>(id)].ranks, 0)) continue;
-    count += is_repeated ? repeats[repeat].count : 1;
+    const Op& op = plan.ops()[static_cast<std::size_t>(id)];
+    if (plan.contains(op.ranks, 0)) count += plan.multiplicity(id);
   }
   return count;
 }

@@ -52,6 +52,18 @@ def test_numbers_of_rows_are_new_where_that_is_said(capsys):
     assert code == 2 and "no host.new_rows" in text
 
 
+@pytest.mark.parametrize(
+    "name, seconds",
+    [("serve_8b_azure_50", 324 * 1.6e-6), ("serve_v2_lite_dp2_ep2", 694 * 1.6e-6 * 1.75)],
+    ids=["one stream", "several streams"],
+)
+def test_new_rows_take_as_long_as_a_rank_has_ops(name, seconds):
+    scenario = orrery.load(f"scenarios/validate/{name}.yaml")
+    batch = orrery.Batch(prefill=[orrery.PrefillChunk(query=512)])
+    again, first = (explain.step(scenario, batch, are_rows_seen=seen)["duration_s"] for seen in (True, False))
+    assert first - again == pytest.approx(seconds, rel=1e-6)
+
+
 def test_corrections_lead_from_the_rows_to_the_price():
     scenario = orrery.load(SCENARIO)
     found = explain.step(scenario, orrery.Batch(prefill=[], num_decodes=64, decode_context=64 * 1000))
