@@ -1,6 +1,7 @@
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <utility>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/occupancy.h"
@@ -35,6 +36,20 @@ std::int64_t resident_blocks(const void* kernel, int threads, std::size_t shared
     blocks = on_each * num_sms;
   }
   return blocks;
+}
+
+// Setting a limit and launching are two calls, between which another thread may set it lower.
+void raise_shared_limit(const void* kernel, std::size_t bytes) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, const void*>, std::size_t> known;
+  int device = 0;
+  ORRERY_CUDA(cudaGetDevice(&device));
+  const std::scoped_lock lock(mutex);
+  std::size_t& limit = known[{device, kernel}];
+  if (bytes <= limit) return;
+  ORRERY_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(bytes)));
+  limit = bytes;
 }
 
 }  // namespace orrery::cuda

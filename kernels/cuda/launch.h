@@ -24,15 +24,17 @@ struct LaunchShape {
   bool cooperative = false;
 };
 
+// Lets a kernel have so much dynamic shared memory on the current device. The limit is only raised:
+// threads that launch the same kernel with less do not take it from each other. Throws cuda::Error.
+void raise_shared_limit(const void* kernel, std::size_t bytes);
+
 // Throws cuda::Error, with the kernel's argument types checked by the compiler.
 template <typename... Parameters, typename... Arguments>
 void launch(const Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...),
             Arguments&&... arguments) {
   constexpr std::size_t kDefaultSharedBytes = std::size_t{48} * 1024;
   if (shape.shared_bytes > kDefaultSharedBytes) {
-    ORRERY_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     static_cast<int>(shape.shared_bytes)));
+    raise_shared_limit(reinterpret_cast<const void*>(kernel), shape.shared_bytes);
   }
   cudaLaunchAttribute attributes[3];
   unsigned count = 0;

@@ -53,6 +53,16 @@ __device__ inline void store_fp8(fp8* y, const float (&values)[kVectorSize]) {
                                   pack_fp8(values[4], values[5], values[6], values[7])};
 }
 
+// A vector as eight fp8, multiplied before it is rounded.
+__device__ inline uint2 to_fp8(const uint4& vector, float multiplier) {
+  float values[kVectorSize];
+  unpack(vector, values);
+#pragma unroll
+  for (float& value : values) value *= multiplier;
+  return {pack_fp8(values[0], values[1], values[2], values[3]),
+          pack_fp8(values[4], values[5], values[6], values[7])};
+}
+
 // Below this an absolute maximum counts as this, so that its reciprocal stays finite.
 inline constexpr float kLeastPeak = 1e-30f;
 

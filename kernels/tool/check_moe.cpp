@@ -311,6 +311,7 @@ void check_one_gpu(StepCheck& check) {
     check.check_steps({.kind = kind, .dtype = DType::kFp8});
   }
   check.check_steps({.kind = SmallMoe::kQwen3, .design = kPersistent});
+  check.check_steps({.kind = SmallMoe::kQwen3, .design = kPersistent, .dtype = DType::kFp8});
   check.check_steps({.kind = SmallMoe::kLlama4, .streams = 2});
   check.check_steps({.kind = SmallMoe::kLlama4, .streams = 2, .fuses_scatter = true});
 }
@@ -335,6 +336,11 @@ void check_two_gpus(StepCheck& check) {
   for (const bool has_unlike_ranks : {false, true}) {
     check.check_steps({.kind = SmallMoe::kQwen3,
                        .design = MoeDesign::kPersistent,
+                       .mesh = {.dp = 2, .ep = 2},
+                       .has_unlike_ranks = has_unlike_ranks});
+    check.check_steps({.kind = SmallMoe::kQwen3,
+                       .design = MoeDesign::kPersistent,
+                       .dtype = DType::kFp8,
                        .mesh = {.dp = 2, .ep = 2},
                        .has_unlike_ranks = has_unlike_ranks});
   }

@@ -156,11 +156,17 @@ struct MoeLayer {
   std::int64_t experts;
   std::int64_t topk;
   ExpertActivation activation = ExpertActivation::kSwiglu;
+  bool is_fp8 = false;
 };
 // The layer of the FlashDMoE paper (arXiv 2506.04667), gated and plain; Qwen3-30B-A3B's and
-// Mixtral's half as wide.
-constexpr auto kMoeLayers = std::to_array<MoeLayer>(
-    {{2048, 64, 2}, {2048, 64, 2, ExpertActivation::kGelu}, {768, 128, 8}, {7168, 8, 2}});
+// Mixtral's half as wide; two of them in fp8.
+constexpr auto kMoeLayers =
+    std::to_array<MoeLayer>({{2048, 64, 2},
+                             {2048, 64, 2, ExpertActivation::kGelu},
+                             {768, 128, 8},
+                             {7168, 8, 2},
+                             {2048, 64, 2, ExpertActivation::kSwiglu, /*is_fp8=*/true},
+                             {768, 128, 8, ExpertActivation::kSwiglu, /*is_fp8=*/true}});
 
 // Rows of a table of fused_moe; so many tokens on each GPU.
 void time_fused_moe(const Options& options) {
@@ -179,9 +185,10 @@ void time_fused_moe(const Options& options) {
                                   .experts = layer.experts,
                                   .topk = layer.topk,
                                   .activation = layer.activation,
+                                  .is_fp8 = layer.is_fp8,
                                   .ranks = gpus};
         const Measurement time = time_fused_moe_ranks(first_devices(gpus), shape);
-        std::string line = "bf16";
+        std::string line = layer.is_fp8 ? "fp8" : "bf16";
         for (const std::int64_t size :
              {tokens, kHidden, layer.ffn, layer.experts, layer.topk,
               static_cast<std::int64_t>(layer.activation), own_experts(shape)}) {

@@ -29,7 +29,7 @@ std::optional<MoeKernel> kernel_of_layer(const Plan& plan, int rank, const Machi
     const auto* kernel = std::get_if<KernelOp>(&op.body);
     if (kernel == nullptr || !plan.contains(op.ranks, rank)) continue;
     if (routed_role(*kernel) != RoutedRole::kLayer) continue;
-    const FusedMoeShape shape = fused_moe_shape(kernel->dims);
+    const FusedMoeShape shape = fused_moe_shape(kernel->dtype, kernel->dims);
     const int num_sms = std::max(1, device.num_sms);
     return MoeKernel{
         .shape = shape,

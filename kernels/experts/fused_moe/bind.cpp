@@ -8,10 +8,14 @@ namespace orrery {
 // reads x, router, w1, w2; writes scores, y, faults. Launches of all steps share the memory that
 // they work in.
 Launch bind_fused_moe(const BindContext& context) {
+  const Operand w1 = operand(context, "w1");
+  const Operand w2 = operand(context, "w2");
   const FusedMoeOperands operands{.x = typed<const bf16>(operand(context, "x")),
                                   .router = typed<const bf16>(operand(context, "router")),
-                                  .w1 = typed<const bf16>(operand(context, "w1")),
-                                  .w2 = typed<const bf16>(operand(context, "w2")),
+                                  .w1 = w1.data,
+                                  .w2 = w2.data,
+                                  .w1_scale = w1.scales,
+                                  .w2_scale = w2.scales,
                                   .y = typed<bf16>(result(context, "y")),
                                   .scores = typed<float>(result(context, "scores")),
                                   .faults = typed<std::int32_t>(result(context, "faults"))};

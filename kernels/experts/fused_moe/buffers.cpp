@@ -11,14 +11,20 @@ FusedMoeBuffers fused_moe_buffers(const FusedMoeShape& shape, int num_sms) {
   const std::int64_t of_all = shape.ranks * choices;
   FusedMoeBuffers buffers;
   buffers.most_tiles = of_all / kFusedTileRows + std::min(shape.experts, of_all);
+  buffers.element = shape.is_fp8 ? 1 : 2;
   buffers.rows = count(most_rows(shape) * shape.hidden);
-  buffers.results = shape.ranks == 1 ? 0 : count(choices * shape.hidden);
+  const bool are_rows = shape.ranks == 1 && !shape.is_fp8;
+  buffers.results = are_rows ? 0 : count(choices * shape.hidden);
   buffers.h = count(most_rows(shape) * shape.ffn);
+  if (shape.is_fp8) {
+    buffers.h_fp8 = buffers.h;
+    buffers.row_scales = count(3 * most_rows(shape));
+  }
   buffers.row_token = buffers.token_rows = buffers.token_weights = count(choices);
   buffers.row_tile = count(choices);
   buffers.counts = count(num_sms * (shape.experts + 1));
   buffers.starts = count(2 * shape.ranks * (shape.experts + 1));
-  buffers.counters = count(3 * buffers.most_tiles);
+  buffers.counters = count(4 * buffers.most_tiles);
   buffers.controls = 1;
   return buffers;
 }
@@ -30,23 +36,25 @@ FusedMoeMemory memory_of(const FusedMoeBuffers& buffers) {
   constexpr std::size_t kBf16 = 2;
   constexpr std::size_t kWord = 4;
   constexpr std::size_t kNumbered = 8;  // a word beside the number of its launch
-  return {.rows = bytes(buffers.rows, kBf16),
+  return {.rows = bytes(buffers.rows, buffers.element),
           .results = bytes(buffers.results, kBf16),
-          .between = bytes(buffers.h, kBf16),
-          .tables = bytes(buffers.row_token + buffers.token_rows + buffers.token_weights, kWord) +
+          .between = bytes(buffers.h, kBf16) + bytes(buffers.h_fp8, 1),
+          .tables = bytes(buffers.row_scales, kWord) +
+                    bytes(buffers.row_token + buffers.token_rows + buffers.token_weights, kWord) +
                     bytes(buffers.row_tile, kNumbered),
           .counters = bytes(buffers.counts + buffers.starts, kNumbered) +
                       bytes(buffers.counters, kWord) +
                       bytes(buffers.controls, sizeof(fused_moe::Control))};
 }
 
-FusedMoeShape fused_moe_shape(const Dims& dims) {
+FusedMoeShape fused_moe_shape(DType dtype, const Dims& dims) {
   return {.tokens = dim(dims, "tokens"),
           .hidden = dim(dims, "hidden"),
           .ffn = dim(dims, "ffn"),
           .experts = dim(dims, "experts_total"),
           .topk = dim(dims, "topk"),
           .activation = static_cast<ExpertActivation>(dim(dims, "activation")),
+          .is_fp8 = dtype == DType::kFp8,
           .ranks = dim(dims, "experts_total") / dim(dims, "experts")};
 }
 

@@ -17,12 +17,13 @@ inline constexpr std::int64_t kFusedTileRows = 160;  // of x in a tile, at most
 namespace fused_moe {
 
 struct Control {
-  std::uint32_t launches;             // complete ones
-  std::uint32_t blocks;               // that have read it
-  std::uint32_t stuck;                // a Wait, once one has ended in vain
-  std::uint32_t place;                // which counter
-  unsigned long long gemm_ticket;     // next task, launch << 32
-  unsigned long long combine_ticket;  // next rows to be added up, launch << 32
+  std::uint32_t launches;              // complete ones
+  std::uint32_t blocks;                // that have read it
+  std::uint32_t stuck;                 // a Wait, once one has ended in vain
+  std::uint32_t place;                 // which counter
+  unsigned long long gemm_ticket;      // next task, launch << 32
+  unsigned long long combine_ticket;   // next rows to be added up, launch << 32
+  unsigned long long quantize_ticket;  // next rows between the layers, launch << 32
 };
 
 }  // namespace fused_moe
@@ -31,16 +32,20 @@ struct Control {
 // all tokens of all ranks may come to one rank.
 struct FusedMoeBuffers {
   std::int64_t most_tiles = 0;  // of rows, of all experts
-  std::size_t rows = 0;         // bf16, [most_rows, hidden]
-  std::size_t results = 0;      // bf16, [num_choices, hidden]; none on one rank: they are its rows
-  std::size_t h = 0;            // bf16, [most_rows, ffn]
-  std::size_t row_token = 0;    // 4 bytes each, [num_choices]; the next two likewise
-  std::size_t token_rows = 0;   //
+  std::size_t element = 2;      // bytes, of what experts multiply
+  std::size_t rows = 0;         // elements, [most_rows, hidden]
+  std::size_t results =
+      0;                  // bf16, [num_choices, hidden]; none where they are bf16 rows of one rank
+  std::size_t h = 0;      // bf16, [most_rows, ffn]
+  std::size_t h_fp8 = 0;  // 1 byte each, [most_rows, ffn], of fp8 alone
+  std::size_t row_scales = 0;     // 4 bytes each, [3, most_rows], of fp8 alone
+  std::size_t row_token = 0;      // 4 bytes each, [num_choices]; the next two likewise
+  std::size_t token_rows = 0;     //
   std::size_t token_weights = 0;  //
   std::size_t row_tile = 0;       // 8 bytes each, [num_choices]
   std::size_t counts = 0;         // 8 bytes each, [num_sms, experts + 1]
   std::size_t starts = 0;         // 8 bytes each, [2, ranks, experts + 1]
-  std::size_t counters = 0;       // 4 bytes each, [3, most_tiles]
+  std::size_t counters = 0;       // 4 bytes each, [4, most_tiles]
   std::size_t controls = 0;
 };
 // On a GPU of num_sms SMs, of a shape that require_fused_moe_shape takes. None without tokens.
@@ -57,8 +62,8 @@ struct FusedMoeMemory {
 };
 FusedMoeMemory memory_of(const FusedMoeBuffers& buffers);
 
-// The shape of an op's dims, of softmax scores; ranks are as many as have all its experts, rounded
-// down. Throws std::invalid_argument as dim().
-FusedMoeShape fused_moe_shape(const Dims& dims);
+// The shape of an op, bf16 or fp8, of softmax scores; ranks are as many as have all its experts,
+// rounded down. Throws std::invalid_argument as dim().
+FusedMoeShape fused_moe_shape(DType dtype, const Dims& dims);
 
 }  // namespace orrery

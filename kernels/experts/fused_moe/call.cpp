@@ -13,7 +13,7 @@ FusedMoeShape fused_moe_call(const KernelOp& op, const Routing& routing) {
         "fused_moe: a load of experts is imposed on its router, expected model.expert_load: "
         "uniform, which random weights choose, or moe design shuffling");
   }
-  FusedMoeShape shape = fused_moe_shape(op.dims);
+  FusedMoeShape shape = fused_moe_shape(op.dtype, op.dims);
   shape.router = routing.score == RoutingScore::kSigmoid ? RouterActivation::kSigmoid
                                                          : RouterActivation::kSoftmax;
   shape.normalises = routing.normalises;

@@ -24,9 +24,8 @@ Work work(DType dtype, const Dims& dims) {
   const double rows = tokens * topk;
   const double layers = first_layers(dims) + 1;
   const double active = std::min(own_experts, rows);
-  const double element = bytes_per_element(dtype);
   return {.flops = Flops(2 * tokens * experts * hidden + 2 * rows * hidden * ffn * layers),
-          .bytes_read = Bytes((tokens + experts) * hidden * element +
+          .bytes_read = Bytes((tokens + experts) * hidden * bytes_per_element(DType::kBf16) +
                               active * layers * hidden * ffn * weight_bytes(dtype)),
           .bytes_written = Bytes(tokens * hidden * result_bytes(dtype) +
                                  tokens * experts * bytes_per_element(DType::kFp32))};
@@ -35,8 +34,9 @@ Work work(DType dtype, const Dims& dims) {
 // Room for what routing may do: rows of x that may come to the rank, what lies between their
 // layers, and on several ranks results of own tokens. Without tables and counters, less than a
 // hundredth, which depend on the GPU.
-Bytes workspace(DType /*dtype*/, const Dims& dims) {
-  const FusedMoeMemory memory = memory_of(fused_moe_buffers(fused_moe_shape(dims), /*num_sms=*/1));
+Bytes workspace(DType dtype, const Dims& dims) {
+  const FusedMoeMemory memory =
+      memory_of(fused_moe_buffers(fused_moe_shape(dtype, dims), /*num_sms=*/1));
   return memory.rows + memory.between + memory.results;
 }
 
@@ -60,8 +60,11 @@ KernelSpec fused_moe_spec() {
                 .may_be_zero = true,
                 .executed = {0, 1, 2}},
                {.name = "experts", .meaning = "of them, those of a rank"}},
-      .slots = {{.name = "x", .axes = "tokens, hidden"},
-                {.name = "router", .axes = "experts_total, hidden", .use = Use::kWeight},
+      .slots = {{.name = "x", .axes = "tokens, hidden", .type = SlotType::kBf16},
+                {.name = "router",
+                 .axes = "experts_total, hidden",
+                 .type = SlotType::kBf16,
+                 .use = Use::kWeight},
                 {.name = "w1",
                  .axes = "experts, 2*ffn, hidden | experts, ffn, hidden",
                  .use = Use::kWeight},
@@ -81,7 +84,7 @@ KernelSpec fused_moe_spec() {
                 .spread = 0.2},
       .routed = RoutedRole::kLayer,
       .workspace = workspace,
-      .executed = {DType::kBf16}};
+      .executed = {DType::kBf16, DType::kFp8}};
 }
 
 }  // namespace orrery

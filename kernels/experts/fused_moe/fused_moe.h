@@ -10,9 +10,13 @@
 // other, as in index_shuffling.h; `faults` says how many tokens have one, and their rows of y are
 // not numbers. No token is dropped, whatever the routing.
 //
+// Of fp8 (shape.is_fp8) rows of x and what lies between the layers, rounded to bf16, become fp8
+// with the scale of their largest value / 448, as the weights of each column of y have one.
+//
 // On several GPUs each rank has tokens of its own and as many of the experts; one launch on each
 // is one layer. Rows of x are stored where their experts are, results where their tokens are, and
-// nothing else travels but counts: at most tokens * topk * hidden bf16 each way.
+// nothing else travels but counts: at most tokens * topk * hidden bf16 each way (fp8 with a scale
+// to the experts).
 
 #include <cstddef>
 #include <cstdint>
@@ -29,13 +33,15 @@ namespace orrery {
 
 // Device pointers of a rank, row-major and contiguous, 16-byte aligned. `tokens` are its own.
 struct FusedMoeOperands {
-  const bf16* x = nullptr;         // [tokens, hidden]
-  const bf16* router = nullptr;    // [experts, hidden], of all ranks
-  const bf16* w1 = nullptr;        // [own experts, ffn or 2 ffn, hidden]
-  const bf16* w2 = nullptr;        // [own experts, hidden, ffn]
-  bf16* y = nullptr;               // [tokens, hidden]
-  float* scores = nullptr;         // [tokens, experts]
-  std::int32_t* faults = nullptr;  // [1]
+  const bf16* x = nullptr;          // [tokens, hidden]
+  const bf16* router = nullptr;     // [experts, hidden], of all ranks
+  const void* w1 = nullptr;         // [own experts, ffn or 2 ffn, hidden], bf16 or fp8; w2 likewise
+  const void* w2 = nullptr;         // [own experts, hidden, ffn]
+  const float* w1_scale = nullptr;  // of each row of w1, of fp8 alone; the next likewise
+  const float* w2_scale = nullptr;  //
+  bf16* y = nullptr;                // [tokens, hidden]
+  float* scores = nullptr;          // [tokens, experts]
+  std::int32_t* faults = nullptr;   // [1]
 };
 
 // One shape's layer with the memory that it works in: launches allocate nothing, may be captured

@@ -2,6 +2,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/launch.h"
@@ -19,8 +20,10 @@ namespace {
 //
 //   scores | top-k | counts of all blocks, of all ranks | x into rows of experts | tiles, sums
 //
+// T is what experts multiply.
 // The first four take every block through its own tokens; from there on tasks go to whoever is free
 // (work_sm90.cuh).
+template <typename T>
 __global__ void __launch_bounds__(kThreads, 1)
     fused_moe_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -32,24 +35,29 @@ __global__ void __launch_bounds__(kThreads, 1)
     // The first of the launch's tickets, whoever comes first.
     atomicMax(&a.control->gemm_ticket, static_cast<unsigned long long>(launch) << 32);
     atomicMax(&a.control->combine_ticket, static_cast<unsigned long long>(launch) << 32);
+    atomicMax(&a.control->quantize_ticket, static_cast<unsigned long long>(launch) << 32);
   }
   __syncthreads();
   if (threadIdx.x == 0 && atomicInc(&a.control->blocks, gridDim.x - 1) == gridDim.x - 1) {
     a.control->launches = launch;  // all blocks have read it
   }
   Ring<Config::kStages> ring;
-  if (!route(shared, tables, maps, a, ring, launch)) {
+  if (!route<T>(shared, tables, maps, a, ring, launch)) {
     spoil(a);
     return;
   }
   if (threadIdx.x < 128) {
     sm90::registers_decrease<56>();
-    if (threadIdx.x == 0) produce(shared, tables, maps, a, ring, launch);
+    if (threadIdx.x == 0) produce<T>(shared, tables, maps, a, ring, launch);
     __syncwarp();
+    const unsigned warp = threadIdx.x / 32;
+    if constexpr (sizeof(T) == 1) {
+      if (warp == 1 || warp == 2) quantize(a, tables, launch);
+    }
     combine(a, launch);
   } else {
     sm90::registers_increase<224>();
-    consume(shared, maps, a, ring, static_cast<int>(threadIdx.x) / 128 - 1, launch);
+    consume<T>(shared, maps, a, ring, static_cast<int>(threadIdx.x) / 128 - 1, launch);
     combine(a, launch);
   }
   __syncthreads();
@@ -66,6 +74,8 @@ const char* name_of(Wait wait) {
       return "the rows of tile";
     case Wait::kFirst:
       return "the first layer of tile";
+    case Wait::kQuantized:
+      return "the fp8 rows between the layers of tile";
     default:
       return "the second layer of tile";
   }
@@ -82,12 +92,14 @@ static_assert(sizeof(bf16) == 2, "as memory_of counts it");
 struct FusedMoePlan::Workspace {
   Workspace(const FusedMoeBuffers& buffers, int blocks)
       : blocks(blocks),
-        is_alone(buffers.results == 0),
+        most_rows(buffers.row_scales / 3),
         most_tiles(buffers.most_tiles),
         bytes(static_cast<std::size_t>(memory_of(buffers).total().value())),
-        rows(buffers.rows),
+        rows(buffers.rows * buffers.element),
         results(buffers.results),
         h(buffers.h),
+        h_fp8(buffers.h_fp8),
+        row_scales(buffers.row_scales),
         row_token(buffers.row_token),
         row_tile(buffers.row_tile),
         token_rows(buffers.token_rows),
@@ -96,6 +108,7 @@ struct FusedMoePlan::Workspace {
         starts(buffers.starts),
         counters(buffers.counters),
         control(buffers.controls) {
+    ORRERY_CUDA(cudaMemset(row_scales.get(), 0, row_scales.size() * sizeof(float)));
     ORRERY_CUDA(cudaMemset(row_tile.get(), 0, row_tile.size() * sizeof(unsigned long long)));
     ORRERY_CUDA(cudaMemset(counts.get(), 0, counts.size() * sizeof(unsigned long long)));
     ORRERY_CUDA(cudaMemset(starts.get(), 0, starts.size() * sizeof(unsigned long long)));
@@ -105,19 +118,50 @@ struct FusedMoePlan::Workspace {
   }
   [[nodiscard]] fused_moe::Area area() const {
     return {.rows = rows.get(),
-            .results = is_alone ? rows.get() : results.get(),
+            .row_scales = row_scales.get(),
+            .results = result_rows(),
             .arrived = counters.get(),
             .second_done = counters.get() + 2 * most_tiles,
             .starts = starts.get()};
   }
 
+  void add_to(fused_moe::Arguments& a) const {
+    a.row_token = row_token.get();
+    a.row_tile = row_tile.get();
+    a.token_rows = token_rows.get();
+    a.token_weights = token_weights.get();
+    a.counts = counts.get();
+    a.first_done = counters.get() + most_tiles;
+    a.quantized = counters.get() + 3 * most_tiles;
+    a.h = h.get();
+    a.h_fp8 = h_fp8.get();
+    a.h_peaks = h_peaks();
+    a.h_scales = h_scales();
+    a.control = control.get();
+    a.layers[0].x_scale = row_scales.get();
+    a.layers[0].y = h.get();
+    a.layers[1].x_scale = h_scales();
+    a.layers[1].y = result_rows();
+    a.most_tiles = static_cast<int>(most_tiles);
+  }
+  [[nodiscard]] bf16* result_rows() const {
+    return results.size() > 0 ? results.get() : reinterpret_cast<bf16*>(rows.get());
+  }
+  [[nodiscard]] float* h_scales() const { return row_scales.get() + most_rows; }
+  // Bits of floats, 0 from the start.
+  [[nodiscard]] std::uint32_t* h_peaks() const {
+    return reinterpret_cast<std::uint32_t*>(row_scales.get() + 2 * most_rows);
+  }
+
   int blocks;
-  bool is_alone;
+  std::size_t most_rows;  // that have scales
   std::int64_t most_tiles;
   std::size_t bytes;
-  cuda::DeviceBuffer<bf16> rows;
+  cuda::DeviceBuffer<unsigned char> rows;
   cuda::DeviceBuffer<bf16> results;
   cuda::DeviceBuffer<bf16> h;
+  cuda::DeviceBuffer<fp8> h_fp8;
+  cuda::DeviceBuffer<float> row_scales;  // of rows; of h; the largest values of h
   cuda::DeviceBuffer<std::int32_t> row_token;
   cuda::DeviceBuffer<unsigned long long> row_tile;
   cuda::DeviceBuffer<std::int32_t> token_rows;
@@ -135,29 +179,39 @@ bool is_aligned(const void* pointer) {
   return pointer != nullptr && reinterpret_cast<std::uintptr_t>(pointer) % kAlignment == 0;
 }
 
-CUtensorMap map_of(const bf16* data, std::int64_t rows, std::int64_t columns, int box_rows) {
-  return tiles::map_of<bf16>(data, std::max<std::int64_t>(rows, 1), columns, box_rows, Config::kK);
+// Of what is multiplied: boxes of a stage's columns.
+template <typename T>
+CUtensorMap map_of(const void* data, std::int64_t rows, std::int64_t columns, int box_rows) {
+  return tiles::map_of<T>(data, std::max<std::int64_t>(rows, 1), columns, box_rows,
+                          fused_moe::ConfigOf<T>::kK);
 }
 
+// `h` as the second layer reads it.
+template <typename T>
 fused_moe::Maps maps_of(const FusedMoeShape& shape, const FusedMoeOperands& operands,
-                        std::int64_t tokens, bf16* rows, bf16* h) {
+                        std::int64_t tokens, const fused_moe::Arguments& a, const T* h) {
+  const void* const rows = a.areas[a.rank].rows;
   const std::int64_t most = most_rows(shape);
   const std::int64_t experts = own_experts(shape);
   const bool is_gated = shape.activation == ExpertActivation::kSwiglu;
-  fused_moe::Maps maps{.x = map_of(operands.x, tokens, shape.hidden, fused_moe::kRouted),
-                       .router = map_of(operands.router, shape.experts, shape.hidden, 64),
+  fused_moe::Maps maps{.x = map_of<bf16>(operands.x, tokens, shape.hidden, fused_moe::kRouted),
+                       .router = map_of<bf16>(operands.router, shape.experts, shape.hidden, 64),
                        .rows = {},
-                       .w1 = map_of(operands.w1, experts * first_layer_rows(shape), shape.hidden,
-                                    is_gated ? 64 : Config::kColumns),
+                       .w1 = map_of<T>(operands.w1, experts * first_layer_rows(shape), shape.hidden,
+                                       is_gated ? 64 : Config::kColumns),
                        .layers = {},
                        .results = {}};
   for (int i = 0; i < 4; ++i) {
-    maps.rows[i] = map_of(rows, most, shape.hidden, 16 << i);
-    maps.layers[1].x[i] = map_of(h, most, shape.ffn, 16 << i);
+    maps.rows[i] = map_of<T>(rows, most, shape.hidden, 16 << i);
+    maps.layers[1].x[i] = map_of<T>(h, most, shape.ffn, 16 << i);
   }
-  maps.layers[1].w = map_of(operands.w2, experts * shape.hidden, shape.ffn, Config::kColumns);
-  maps.layers[0].y = tiles::map_of<bf16>(h, most, shape.ffn, swap_ab::kChunk, 64);
-  maps.layers[1].y = tiles::map_of<bf16>(rows, most, shape.hidden, swap_ab::kChunk, 64);
+  maps.layers[1].w = map_of<T>(operands.w2, experts * shape.hidden, shape.ffn, Config::kColumns);
+  maps.layers[0].y = tiles::map_of<bf16>(a.h, most, shape.ffn, swap_ab::kChunk, 64);
+  maps.layers[1].y = tiles::map_of<bf16>(a.layers[1].y, most, shape.hidden, swap_ab::kChunk, 64);
+  for (int i = 0; i < a.ranks; ++i) {
+    maps.results[i] = tiles::map_of<bf16>(a.areas[i].results, num_choices(shape), shape.hidden,
+                                          swap_ab::kChunk, 64);
+  }
   return maps;
 }
 
@@ -208,6 +262,57 @@ std::size_t FusedMoePlan::workspace_bytes() const {
   return workspaces_.empty() ? 0 : workspaces_.front()->bytes;
 }
 
+namespace {
+
+// Throws std::invalid_argument for one that is null or not aligned.
+void require_operands(const FusedMoeShape& shape, const FusedMoeOperands& operands) {
+  std::vector<const void*> pointers{operands.x, operands.router, operands.w1,    operands.w2,
+                                    operands.y, operands.scores, operands.faults};
+  if (shape.is_fp8) pointers.insert(pointers.end(), {operands.w1_scale, operands.w2_scale});
+  if (std::ranges::all_of(pointers, is_aligned)) return;
+  throw std::invalid_argument("fused_moe: operands must be 16-byte aligned, and none of them null");
+}
+
+// What does not come from a rank's memory.
+fused_moe::Arguments arguments_of(const FusedMoeShape& shape, const FusedMoeOperands& operands,
+                                  std::int64_t tokens, int blocks) {
+  const bool is_gated = shape.activation == ExpertActivation::kSwiglu;
+  const int of_stage = shape.is_fp8 ? fused_moe::ConfigOf<fp8>::kK : Config::kK;
+  const auto layer = [&](std::int64_t n, std::int64_t k, const float* w_scale) {
+    return tiles::Arguments{.w_scale = w_scale,
+                            .groups = static_cast<int>(own_experts(shape)),
+                            .max_rows = static_cast<int>(most_rows(shape)),
+                            .n = static_cast<int>(n),
+                            .k_steps = static_cast<int>(tiles::ceil_div(k, of_stage))};
+  };
+  const auto columns = [](std::int64_t n, int of_tile) {
+    return static_cast<int>(tiles::ceil_div(n, of_tile));
+  };
+  return {.x = operands.x,
+          .scores = operands.scores,
+          .faults = operands.faults,
+          .y = operands.y,
+          .layers = {layer(shape.ffn, shape.hidden, operands.w1_scale),
+                     layer(shape.hidden, shape.ffn, operands.w2_scale)},
+          .columns = {columns(shape.ffn, is_gated ? Config::kColumns / 2 : Config::kColumns),
+                      columns(shape.hidden, Config::kColumns)},
+          .tokens = static_cast<int>(tokens),
+          .hidden = static_cast<int>(shape.hidden),
+          .experts = static_cast<int>(shape.experts),
+          .own_experts = static_cast<int>(own_experts(shape)),
+          .topk = static_cast<int>(shape.topk),
+          .ranks = static_cast<int>(shape.ranks),
+          .block_tokens = static_cast<int>(tiles::ceil_div(tokens, blocks)),
+          .router_steps = static_cast<int>(tiles::ceil_div(shape.hidden, Config::kK)),
+          .is_gated = is_gated,
+          .is_relu = shape.activation == ExpertActivation::kRelu,
+          .is_sigmoid = shape.router == RouterActivation::kSigmoid,
+          .normalises = shape.normalises,
+          .scale = static_cast<float>(shape.scale)};
+}
+
+}  // namespace
+
 void FusedMoePlan::launch(const cuda::Stream& stream, const FusedMoeOperands& operands,
                           std::int64_t tokens, int rank) const {
   if (tokens < 0 || tokens > shape_.tokens) {
@@ -215,74 +320,23 @@ void FusedMoePlan::launch(const cuda::Stream& stream, const FusedMoeOperands& op
                                 " tokens, expected at most " + std::to_string(shape_.tokens));
   }
   if (shape_.tokens == 0 || (tokens == 0 && shape_.ranks == 1)) return;
-  for (const void* pointer :
-       {static_cast<const void*>(operands.x), static_cast<const void*>(operands.router),
-        static_cast<const void*>(operands.w1), static_cast<const void*>(operands.w2),
-        static_cast<const void*>(operands.y), static_cast<const void*>(operands.scores),
-        static_cast<const void*>(operands.faults)}) {
-    if (is_aligned(pointer)) continue;
-    throw std::invalid_argument(
-        "fused_moe: operands must be 16-byte aligned, and none of them null");
-  }
+  require_operands(shape_, operands);
   const Workspace& of = *workspaces_.at(static_cast<std::size_t>(rank));
-  const bool is_gated = shape_.activation == ExpertActivation::kSwiglu;
-  const auto steps = [](std::int64_t k) {
-    return static_cast<int>(tiles::ceil_div(k, Config::kK));
-  };
-  const auto layer = [&](bf16* y, std::int64_t n, std::int64_t k) {
-    return tiles::Arguments{.y = y,
-                            .groups = static_cast<int>(own_experts(shape_)),
-                            .max_rows = static_cast<int>(most_rows(shape_)),
-                            .n = static_cast<int>(n),
-                            .k_steps = steps(k)};
-  };
-  const auto columns = [](std::int64_t n, int of_tile) {
-    return static_cast<int>(tiles::ceil_div(n, of_tile));
-  };
-  fused_moe::Arguments arguments{
-      .x = operands.x,
-      .scores = operands.scores,
-      .faults = operands.faults,
-      .y = operands.y,
-      .areas = {},
-      .row_token = of.row_token.get(),
-      .row_tile = of.row_tile.get(),
-      .token_rows = of.token_rows.get(),
-      .token_weights = of.token_weights.get(),
-      .counts = of.counts.get(),
-      .first_done = of.counters.get() + of.most_tiles,
-      .control = of.control.get(),
-      .layers = {layer(of.h.get(), shape_.ffn, shape_.hidden),
-                 layer(of.rows.get(), shape_.hidden, shape_.ffn)},
-      .columns = {columns(shape_.ffn, is_gated ? Config::kColumns / 2 : Config::kColumns),
-                  columns(shape_.hidden, Config::kColumns)},
-      .tokens = static_cast<int>(tokens),
-      .hidden = static_cast<int>(shape_.hidden),
-      .experts = static_cast<int>(shape_.experts),
-      .own_experts = static_cast<int>(own_experts(shape_)),
-      .topk = static_cast<int>(shape_.topk),
-      .rank = rank,
-      .ranks = static_cast<int>(shape_.ranks),
-      .block_tokens = static_cast<int>(tiles::ceil_div(tokens, of.blocks)),
-      .most_tiles = static_cast<int>(of.most_tiles),
-      .router_steps = steps(shape_.hidden),
-      .is_gated = is_gated,
-      .is_relu = shape_.activation == ExpertActivation::kRelu,
-      .is_sigmoid = shape_.router == RouterActivation::kSigmoid,
-      .normalises = shape_.normalises,
-      .scale = static_cast<float>(shape_.scale)};
-  fused_moe::Maps maps = maps_of(shape_, operands, tokens, of.rows.get(), of.h.get());
-  for (std::size_t i = 0; i < workspaces_.size(); ++i) {
-    arguments.areas[i] = workspaces_[i]->area();
-    maps.results[i] = tiles::map_of<bf16>(arguments.areas[i].results, num_choices(shape_),
-                                          shape_.hidden, swap_ab::kChunk, 64);
+  fused_moe::Arguments arguments = arguments_of(shape_, operands, tokens, of.blocks);
+  of.add_to(arguments);
+  arguments.rank = rank;
+  for (std::size_t i = 0; i < workspaces_.size(); ++i) arguments.areas[i] = workspaces_[i]->area();
+  const cuda::LaunchShape launch_shape{.grid = dim3(static_cast<unsigned>(of.blocks)),
+                                       .block = dim3(fused_moe::kThreads),
+                                       .shared_bytes = fused_moe::kSharedBytes,
+                                       .cooperative = true};
+  if (shape_.is_fp8) {
+    cuda::launch(stream, launch_shape, fused_moe::fused_moe_kernel<fp8>,
+                 maps_of<fp8>(shape_, operands, tokens, arguments, of.h_fp8.get()), arguments);
+  } else {
+    cuda::launch(stream, launch_shape, fused_moe::fused_moe_kernel<bf16>,
+                 maps_of<bf16>(shape_, operands, tokens, arguments, of.h.get()), arguments);
   }
-  cuda::launch(stream,
-               {.grid = dim3(static_cast<unsigned>(of.blocks)),
-                .block = dim3(fused_moe::kThreads),
-                .shared_bytes = fused_moe::kSharedBytes,
-                .cooperative = true},
-               fused_moe::fused_moe_kernel, maps, arguments);
 }
 
 void FusedMoePlan::require_finished(const cuda::Stream& stream, int rank) const {

@@ -35,7 +35,7 @@ std::vector<bf16> biases_of(std::int64_t experts, std::int64_t choice) {
 }
 
 FusedMoeShape shape_of(const KernelOp& op) {
-  FusedMoeShape shape = fused_moe_shape(op.dims);
+  FusedMoeShape shape = fused_moe_shape(op.dtype, op.dims);
   if (variant(op.dims, "sigmoid") != 0) shape.router = RouterActivation::kSigmoid;
   shape.normalises = variant(op.dims, "normalises", 1) != 0;
   require_fused_moe_shape(shape);
@@ -43,7 +43,8 @@ FusedMoeShape shape_of(const KernelOp& op) {
 }
 
 // Variants: "choice"; "sigmoid" for softmax; "normalises"; "before", launches of another routing,
-// all tokens to one expert, ahead of each.
+// all tokens to one expert, ahead of each. T is that of w1 and w2.
+template <typename T>
 class FusedMoeCase final : public KernelCase {
  public:
   FusedMoeCase(const KernelOp& op, const CaseOptions& options)
@@ -55,14 +56,23 @@ class FusedMoeCase final : public KernelCase {
         router_(count(shape_.experts * shape_.hidden), options.seed + 1, options.sets,
                 deviation(shape_.hidden)),
         w1_(count(shape_.experts * first_layer_rows(shape_) * shape_.hidden), options.seed + 2,
-            options.sets, deviation(shape_.hidden)),
+            options.sets, kIsFp8 ? 1 : deviation(shape_.hidden)),
         w2_(count(shape_.experts * shape_.hidden * shape_.ffn), options.seed + 3, options.sets,
-            deviation(shape_.ffn)),
+            kIsFp8 ? 1 : deviation(shape_.ffn)),
+        w1_scale_(count(kIsFp8 ? shape_.experts * first_layer_rows(shape_) : 1)),
+        w2_scale_(count(kIsFp8 ? shape_.experts * shape_.hidden : 1)),
         other_router_(router_.count(), options.seed + 4, 1, deviation(shape_.hidden)),
         y_(count(shape_.tokens * shape_.hidden), options.sets),
         scores_(count(shape_.tokens * shape_.experts), options.sets),
         faults_(4, options.sets) {
     const cuda::Stream stream;
+    const auto fill_scale = [&](const cuda::DeviceBuffer<float>& scale, std::int64_t columns,
+                                std::uint64_t seed) {
+      fill_uniform(stream, scale.get(), scale.size(), seed, 0.5F * deviation(columns),
+                   1.5F * deviation(columns));
+    };
+    fill_scale(w1_scale_, shape_.hidden, options.seed + 5);
+    fill_scale(w2_scale_, shape_.ffn, options.seed + 6);
     for (int set = 0; set < options.sets; ++set) impose(stream, set);
     put_biases(stream, other_router_[0], kOne);
     stream.synchronize();
@@ -73,6 +83,8 @@ class FusedMoeCase final : public KernelCase {
                               .router = other_router_[0],
                               .w1 = w1_[set],
                               .w2 = w2_[set],
+                              .w1_scale = w1_scale_.get(),
+                              .w2_scale = w2_scale_.get(),
                               .y = y_[set],
                               .scores = scores_[set],
                               .faults = faults_[set]};
@@ -113,8 +125,9 @@ class FusedMoeCase final : public KernelCase {
       std::ranges::fill(of_token(expected.scores, shape_.experts), 0.0);
     }
     const auto faulty = static_cast<double>(expected.faulty.size());
-    // What is between the layers, what experts give and the sum are rounded.
-    const double bound = kBf16Bound * std::sqrt(3.0);
+    // What is between the layers, what experts give and the sum are rounded. Of fp8 what lies near
+    // the middle of two values may become either.
+    const double bound = kIsFp8 ? kFp8Bound : kBf16Bound * std::sqrt(3.0);
     constexpr double kScoreBound = 1e-4;
     return {difference("y", y, expected.y, bound),
             difference("scores", scores, expected.scores, kScoreBound),
@@ -141,13 +154,15 @@ class FusedMoeCase final : public KernelCase {
   [[nodiscard]] int num_sets() const override { return x_.num_sets(); }
 
  private:
+  static constexpr bool kIsFp8 = sizeof(T) == 1;
+
   static std::size_t count(std::int64_t size) { return static_cast<std::size_t>(size); }
   static float deviation(std::int64_t columns) {
     return 1 / std::sqrt(static_cast<float>(columns));
   }
   [[nodiscard]] std::size_t forced_expert() const { return count(shape_.experts - 2); }
   // Of the expert that counts most.
-  [[nodiscard]] Tile expert_tile(const InputSets<bf16>& w, const char* name) {
+  [[nodiscard]] Tile expert_tile(const InputSets<T>& w, const char* name) {
     if (made_x_.empty()) make_inputs(cuda::Stream());
     const std::vector<std::int32_t> counts =
         reference::fused_moe(made_x_, made_router_, made_w1_, made_w2_, shape_).counts;
@@ -190,8 +205,8 @@ class FusedMoeCase final : public KernelCase {
   void make_inputs(const cuda::Stream& /*stream*/) {
     made_x_ = x_.made();
     made_router_ = router_.made();
-    made_w1_ = w1_.made();
-    made_w2_ = w2_.made();
+    made_w1_ = weights(w1_, w1_scale_);
+    made_w2_ = weights(w2_, w2_scale_);
     const std::size_t row = count(shape_.hidden);
     for (std::size_t at = 0; at < made_x_.size(); at += row) made_x_[at] = 1;
     const std::vector<bf16> biases = biases_of(shape_.experts, choice_);
@@ -209,14 +224,27 @@ class FusedMoeCase final : public KernelCase {
     }
   }
 
+  // Values of rows that have a scale each.
+  static std::vector<double> weights(const InputSets<T>& w,
+                                     const cuda::DeviceBuffer<float>& scale) {
+    std::vector<double> values = w.made();
+    if (!kIsFp8) return values;
+    const std::vector<double> scales = host_double(cuda::Stream(), scale.get(), scale.size());
+    const std::size_t columns = values.size() / scales.size();
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] *= scales[i / columns];
+    return values;
+  }
+
   FusedMoeShape shape_;
   std::int64_t choice_;
   std::int64_t before_;
   FusedMoePlan plan_;
   InputSets<bf16> x_;
   InputSets<bf16> router_;
-  InputSets<bf16> w1_;
-  InputSets<bf16> w2_;
+  InputSets<T> w1_;
+  InputSets<T> w2_;
+  cuda::DeviceBuffer<float> w1_scale_;
+  cuda::DeviceBuffer<float> w2_scale_;
   InputSets<bf16> other_router_;
   OutputSets<bf16> y_;
   OutputSets<float> scores_;
@@ -234,11 +262,12 @@ struct Sizes {
   std::int64_t experts;
   std::int64_t topk;
   std::int64_t activation = 0;
+  DType dtype = DType::kBf16;
 };
 
 KernelOp op(const Sizes& sizes, const Dims& variants = {}) {
   KernelOp op{.kernel = "fused_moe",
-              .dtype = DType::kBf16,
+              .dtype = sizes.dtype,
               .dims = {{"tokens", sizes.tokens},
                        {"hidden", sizes.hidden},
                        {"ffn", sizes.ffn},
@@ -248,6 +277,11 @@ KernelOp op(const Sizes& sizes, const Dims& variants = {}) {
                        {"experts", sizes.experts}}};
   op.dims.insert(op.dims.end(), variants.begin(), variants.end());
   return op;
+}
+
+KernelOp op_fp8(Sizes sizes, const Dims& variants = {}) {
+  sizes.dtype = DType::kFp8;
+  return op(sizes, variants);
 }
 
 // One token; sizes that are no tiles; each activation; all tokens to one expert, experts without,
@@ -270,7 +304,20 @@ std::vector<KernelOp> check_ops() {
           op({260, 256, 128, 16, 2}, {{"choice", kNotNumber}, {"sigmoid", 1}}),
           op({300, 256, 128, 16, 2}, {{"before", 1}}),
           op({300, 256, 128, 16, 2}, {{"before", 50}}),
-          op({1500, 256, 128, 32, 2}, {{"before", 3}})};
+          op({1500, 256, 128, 32, 2}, {{"before", 3}}),
+          op_fp8({1, 64, 64, 1, 1}),
+          op_fp8({1, 256, 128, 8, 2}),
+          op_fp8({7, 80, 48, 5, 3}),
+          op_fp8({300, 256, 128, 8, 2}),
+          op_fp8({300, 256, 384, 8, 2, 1}),
+          op_fp8({300, 2192, 272, 8, 2, 2}),
+          op_fp8({333, 272, 208, 17, 4}, {{"sigmoid", 1}}),
+          op_fp8({150, 512, 1296, 160, 8}),
+          op_fp8({700, 256, 128, 8, 1}, {{"choice", kOne}}),
+          op_fp8({260, 256, 128, 16, 2}, {{"choice", kFew}}),
+          op_fp8({260, 256, 128, 16, 2}, {{"choice", kNotNumber}}),
+          op_fp8({300, 256, 128, 16, 2}, {{"before", 1}}),
+          op_fp8({1500, 256, 128, 32, 2}, {{"before", 50}})};
 }
 
 // Mixtures of 64 experts of 2048 x 2048, gated and plain; Qwen3-30B-A3B's.
@@ -279,27 +326,33 @@ std::vector<KernelOp> bench_ops() {
   for (const std::int64_t tokens : {128, 1024, 4096, 8192, 16384}) {
     ops.push_back(op({tokens, 2048, 2048, 64, 2}));
     ops.push_back(op({tokens, 2048, 2048, 64, 2, 1}));
+    ops.push_back(op_fp8({tokens, 2048, 2048, 64, 2}));
   }
   for (const std::int64_t tokens : {1024, 8192}) ops.push_back(op({tokens, 2048, 768, 128, 8}));
   return ops;
 }
 
 std::vector<Grid> grids() {
-  return {{.dtype = DType::kBf16,
-           .axes = {{.dim = "tokens", .values = {1, 16, 128, 1024, 8192, 16384}},
-                    {.dim = "hidden", .values = {2048}},
-                    {.dim = "ffn", .values = {768, 2048}},
-                    {.dim = "experts_total", .values = {64, 128}},
-                    {.dim = "topk", .values = {2, 8}},
-                    {.dim = "activation", .values = {0, 1}},
-                    {.dim = "experts", .values = {64, 128}}},
-           .accept = [](const Dims& dims) {
-             return dim(dims, "experts") == dim(dims, "experts_total");  // of one rank
-           }}};
+  std::vector<Grid> grids;
+  for (const DType dtype : {DType::kBf16, DType::kFp8}) {
+    grids.push_back({.dtype = dtype,
+                     .axes = {{.dim = "tokens", .values = {1, 16, 128, 1024, 8192, 16384}},
+                              {.dim = "hidden", .values = {2048}},
+                              {.dim = "ffn", .values = {768, 2048}},
+                              {.dim = "experts_total", .values = {64, 128}},
+                              {.dim = "topk", .values = {2, 8}},
+                              {.dim = "activation", .values = {0, 1}},
+                              {.dim = "experts", .values = {64, 128}}},
+                     .accept = [](const Dims& dims) {
+                       return dim(dims, "experts") == dim(dims, "experts_total");  // of one rank
+                     }});
+  }
+  return grids;
 }
 
 std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& options) {
-  return std::make_unique<FusedMoeCase>(op, options);
+  if (op.dtype == DType::kFp8) return std::make_unique<FusedMoeCase<fp8>>(op, options);
+  return std::make_unique<FusedMoeCase<bf16>>(op, options);
 }
 
 }  // namespace

@@ -27,23 +27,29 @@ struct Task : swap_ab::Task {
   int row_of_expert;  // its first row
 };
 
-struct Config : swap_ab::Config<bf16, static_cast<int>(kFusedTileRows), 2, 4, 2> {
+// Of tiles of T, bf16 or fp8, which differ in the columns of a stage alone. Rows of x of an fp8
+// tile and rows of w are scaled in registers.
+template <typename T>
+struct ConfigOf : swap_ab::Config<T, static_cast<int>(kFusedTileRows), 2, 4, 2> {
   using Task = fused_moe::Task;
+  static constexpr bool kSharesScales = false;
 };
+using Config = ConfigOf<bf16>;  // of logits, and of what both have alike
 
 // Launches count up what earlier ones have left: each adds as much to every counter, whatever the
 // routing (fill_counters), so that a launch knows what a complete one has.
 constexpr std::uint32_t kArrivals = 256;  // of a tile's rows, at most Config::kRows of them
 
 // What a wait that ended in vain was for.
-enum class Wait : std::uint32_t { kNone, kCounts, kStarts, kRows, kFirst, kSecond };
+enum class Wait : std::uint32_t { kNone, kCounts, kStarts, kRows, kFirst, kQuantized, kSecond };
 
 // What ranks write into each other's memory. Rows of x lie with the experts, sorted by expert, in
 // each by the rank whose tokens they are of. What experts make of them goes back to that rank: its
 // results lie in the order in which it has sorted its own choices (`turn`).
 struct Area {
-  bf16* rows;                  // [ranks * most_tokens * min(topk, own experts), hidden]
-  bf16* results;               // [most_tokens * topk, hidden]; of one rank alone its rows
+  void* rows;                  // T, [ranks * most_tokens * min(topk, own experts), hidden]
+  float* row_scales;           // of these, of fp8 alone
+  bf16* results;               // [most_tokens * topk, hidden]; bf16 rows of one rank are these
   std::uint32_t* arrived;      // [most_tiles]: rows of a tile that are there
   std::uint32_t* second_done;  // [most_tiles]: halves of tiles of the second layer, with own rows
   // [2][ranks][experts + 1], of odd and even launches: where a rank's results of each turn begin,
@@ -63,8 +69,13 @@ struct Arguments {
   float* token_weights;          // [tokens, topk]
   unsigned long long* counts;    // [blocks, experts + 1]: count, launch << 32
   std::uint32_t* first_done;     // [most_tiles]: halves of tiles of the first layer
+  std::uint32_t* quantized;      // [most_tiles]: rows between the layers that are fp8
+  const bf16* h;                 // what lies between the layers, [most_rows, ffn]
+  fp8* h_fp8;                    // the same, and:
+  std::uint32_t* h_peaks;        // [most_rows]: bits of the largest |h|, 0 once it is used
+  float* h_scales;               // [most_rows]
   Control* control;
-  tiles::Arguments layers[2];  // n, k_steps and y
+  tiles::Arguments layers[2];  // n, k_steps, scales and y
   int columns[2];              // tiles of columns
   int tokens;                  // of this rank
   int hidden;
@@ -101,6 +112,11 @@ struct Tables {
 struct Shared {
   swap_ab::Shared<Config> gemm;
 };
+template <typename T>
+__device__ inline swap_ab::Shared<ConfigOf<T>>& stages_of(Shared& shared) {
+  static_assert(sizeof(swap_ab::Shared<ConfigOf<T>>) == sizeof(shared.gemm));
+  return reinterpret_cast<swap_ab::Shared<ConfigOf<T>>&>(shared.gemm);
+}
 // The tables lie behind it: together with what they are aligned by, that is all that an SM has.
 constexpr std::size_t kSharedBytes = sizeof(Shared) + sizeof(Tables);
 static_assert(kSharedBytes <= 232'448, "of an SM");
@@ -114,10 +130,13 @@ struct Scratch {
   std::int32_t rows[kMostExperts + 2];    // of each expert, from all ranks
   std::int32_t first[kMostExperts + 2];   // of them, those of ranks before this one
   std::int32_t starts[kMostExperts + 2];  // of own results of each turn
-  alignas(16) std::uint16_t chosen[kMostBlockChoices + 8];
-  alignas(16) std::int32_t place[kMostBlockChoices + 8];  // row of each choice
+  // Rows of an expert of this rank that are placed, counted on by each warp in its part of choices.
+  std::int32_t placed[kWarps][kMostExperts];
+  alignas(16) std::uint16_t chosen[kMostBlockChoices];
+  alignas(16) std::int32_t place[kMostBlockChoices];  // row of each choice
 };
-static_assert(sizeof(Scratch) <= sizeof(swap_ab::Shared<Config>::w));
+static_assert(sizeof(Scratch) <=
+              sizeof(swap_ab::Shared<Config>::w) + sizeof(swap_ab::Shared<Config>::x));
 
 // --- waiting -------------------------------------------------------------------------------------
 

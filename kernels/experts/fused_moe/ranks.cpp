@@ -21,7 +21,8 @@ std::size_t count_of(std::int64_t size) { return static_cast<std::size_t>(size);
 
 float deviation(std::int64_t columns) { return 1 / std::sqrt(static_cast<float>(columns)); }
 
-// Operands of all ranks in as many sets as asked for, of which each has other weights.
+// Operands of all ranks in as many sets as asked for, of which each has other weights, of T.
+template <typename T>
 class Layer {
  public:
   Layer(const cuda::DeviceTeam& team, const FusedMoeShape& shape, std::vector<std::int64_t> tokens,
@@ -47,9 +48,12 @@ class Layer {
       for (std::size_t i = 0; i < sets * count_of(own_experts(shape_)); ++i) {
         const std::uint64_t expert = i + count_of(rank * own_experts(shape_));
         fill_normal(stream, of.w1.get() + i * w1_size(), w1_size(), w1_seed(expert),
-                    deviation(shape_.hidden));
+                    w1_deviation());
         fill_normal(stream, of.w2.get() + i * w2_size(), w2_size(), w2_seed(expert),
-                    deviation(shape_.ffn));
+                    w2_deviation());
+        if (!kIsFp8) continue;
+        fill_scales(stream, of.w1_scale.get() + i * w1_rows(), w1_rows(), shape_.hidden, expert);
+        fill_scales(stream, of.w2_scale.get() + i * w2_rows(), w2_rows(), shape_.ffn, expert);
       }
       poison(stream, of.y);
       stream.synchronize();
@@ -78,6 +82,8 @@ class Layer {
                   .router = of.router.get(),
                   .w1 = of.w1.get() + experts * w1_size(),
                   .w2 = of.w2.get() + experts * w2_size(),
+                  .w1_scale = of.w1_scale.get() + (kIsFp8 ? experts * w1_rows() : 0),
+                  .w2_scale = of.w2_scale.get() + (kIsFp8 ? experts * w2_rows() : 0),
                   .y = of.y.get(),
                   .scores = of.scores.get(),
                   .faults = of.faults.get()},
@@ -95,12 +101,14 @@ class Layer {
   // Scores against the reference, y against what these scores choose.
   [[nodiscard]] std::vector<Difference> differences() const {
     constexpr double kScoreBound = 1e-4;
-    const double bound = kBf16Bound * std::sqrt(3.0);
+    const double bound = kIsFp8 ? kFp8Bound : kBf16Bound * std::sqrt(3.0);
     std::vector<double> w1;
     std::vector<double> w2;
     for (std::uint64_t expert = 0; expert < count_of(shape_.experts); ++expert) {
-      append(w1, host_normal<bf16>(w1_size(), w1_seed(expert), deviation(shape_.hidden)));
-      append(w2, host_normal<bf16>(w2_size(), w2_seed(expert), deviation(shape_.ffn)));
+      append(w1,
+             weights(w1_size(), w1_seed(expert), w1_deviation(), w1_rows(), shape_.hidden, expert));
+      append(w2,
+             weights(w2_size(), w2_seed(expert), w2_deviation(), w2_rows(), shape_.ffn, expert));
     }
     std::vector<Difference> result;
     for (int rank = 0; rank < team_.size(); ++rank) {
@@ -128,7 +136,7 @@ class Layer {
   void lose_weights(int rank) const {
     const cuda::DeviceGuard guard(team_.devices()[count_of(rank)]);
     const Rank& of = *ranks_[count_of(rank)];
-    ORRERY_CUDA(cudaMemset(of.w2.get(), 0, of.w2.size() * sizeof(bf16)));
+    ORRERY_CUDA(cudaMemset(of.w2.get(), 0, of.w2.size() * sizeof(T)));
   }
 
  private:
@@ -138,19 +146,46 @@ class Layer {
           router(count_of(shape.experts * shape.hidden)),
           w1(count_of(sets * own_experts(shape) * first_layer_rows(shape) * shape.hidden)),
           w2(count_of(sets * own_experts(shape) * shape.hidden * shape.ffn)),
+          w1_scale(kIsFp8 ? count_of(sets * own_experts(shape) * first_layer_rows(shape)) : 4),
+          w2_scale(kIsFp8 ? count_of(sets * own_experts(shape) * shape.hidden) : 4),
           y(count_of(shape.tokens * shape.hidden)),
           scores(count_of(shape.tokens * shape.experts)),
           faults(4) {}
     cuda::DeviceBuffer<bf16> x;
     cuda::DeviceBuffer<bf16> router;
-    cuda::DeviceBuffer<bf16> w1;
-    cuda::DeviceBuffer<bf16> w2;
+    cuda::DeviceBuffer<T> w1;
+    cuda::DeviceBuffer<T> w2;
+    cuda::DeviceBuffer<float> w1_scale;
+    cuda::DeviceBuffer<float> w2_scale;
     cuda::DeviceBuffer<bf16> y;
     cuda::DeviceBuffer<float> scores;
     cuda::DeviceBuffer<std::int32_t> faults;
   };
-  [[nodiscard]] std::size_t w1_size() const {
-    return count_of(first_layer_rows(shape_) * shape_.hidden);
+  static constexpr bool kIsFp8 = sizeof(T) == 1;
+
+  // Of an expert.
+  [[nodiscard]] std::size_t w1_rows() const { return count_of(first_layer_rows(shape_)); }
+  [[nodiscard]] std::size_t w2_rows() const { return count_of(shape_.hidden); }
+  [[nodiscard]] std::size_t w1_size() const { return w1_rows() * count_of(shape_.hidden); }
+  // Fp8 has its deviation in its scales.
+  [[nodiscard]] float w1_deviation() const { return kIsFp8 ? 1 : deviation(shape_.hidden); }
+  [[nodiscard]] float w2_deviation() const { return kIsFp8 ? 1 : deviation(shape_.ffn); }
+  static void fill_scales(const cuda::Stream& stream, float* scales, std::size_t rows,
+                          std::int64_t columns, std::uint64_t expert) {
+    fill_uniform(stream, scales, rows, 7 + expert, 0.5F * deviation(columns),
+                 1.5F * deviation(columns));
+  }
+  // Of an expert, as fill() leaves them.
+  static std::vector<double> weights(std::size_t size, std::uint64_t seed, float deviation_of,
+                                     std::size_t rows, std::int64_t columns, std::uint64_t expert) {
+    std::vector<double> values = host_normal<T>(size, seed, deviation_of);
+    if (!kIsFp8) return values;
+    const cuda::Stream stream;
+    const cuda::DeviceBuffer<float> buffer(rows);
+    fill_scales(stream, buffer.get(), rows, columns, expert);
+    const std::vector<double> scales = host_double(stream, buffer.get(), rows);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] *= scales[i / count_of(columns)];
+    return values;
   }
   [[nodiscard]] std::size_t w2_size() const { return count_of(shape_.hidden * shape_.ffn); }
   [[nodiscard]] std::uint64_t x_seed(int rank) const { return seed_ + 100 + count_of(rank); }
@@ -192,7 +227,8 @@ std::string named(const FusedMoeShape& shape, const std::vector<std::int64_t>& t
   for (const std::int64_t count : tokens) text += " " + std::to_string(count);
   return text + " hidden " + std::to_string(shape.hidden) + " ffn " + std::to_string(shape.ffn) +
          " experts " + std::to_string(shape.experts) + " topk " + std::to_string(shape.topk) +
-         (shape.activation == ExpertActivation::kSwiglu ? "" : " plain") + " " + how;
+         (shape.activation == ExpertActivation::kSwiglu ? "" : " plain") +
+         (shape.is_fp8 ? " fp8 " : " ") + how;
 }
 
 // So many tokens on the ranks in turn.
@@ -213,13 +249,15 @@ struct LayerSizes {
   std::int64_t topk;
 };
 
+template <typename T = bf16>
 void check_once(const cuda::DeviceTeam& team, const LayerSizes& sizes,
                 const std::vector<std::int64_t>& tokens, const Report& report,
                 ExpertActivation activation = ExpertActivation::kSwiglu, int before = 0,
                 bool forces = false) {
   FusedMoeShape shape = shape_on(team, sizes.hidden, sizes.ffn, sizes.experts, sizes.topk, tokens);
   shape.activation = activation;
-  Layer layer(team, shape, tokens);
+  shape.is_fp8 = sizeof(T) == 1;
+  Layer<T> layer(team, shape, tokens);
   if (before > 0) {
     layer.fill(7);
     layer.run(before);
@@ -234,11 +272,13 @@ void check_once(const cuda::DeviceTeam& team, const LayerSizes& sizes,
 }
 
 // Weights of a rank that are lost must show in what all ranks get back.
+template <typename T>
 void check_loss(const cuda::DeviceTeam& team, const Report& report) {
   const std::vector<std::int64_t> tokens = dealt(team, {200, 130});
-  const FusedMoeShape shape = shape_on(team, 256, 128, 16, 4, tokens);
+  FusedMoeShape shape = shape_on(team, 256, 128, 16, 4, tokens);
+  shape.is_fp8 = sizeof(T) == 1;
   for (int rank = 0; rank < team.size(); ++rank) {
-    Layer layer(team, shape, tokens);
+    Layer<T> layer(team, shape, tokens);
     layer.lose_weights(rank);
     layer.run();
     FusedMoeReport result{
@@ -251,11 +291,13 @@ void check_loss(const cuda::DeviceTeam& team, const Report& report) {
   }
 }
 
+template <typename T>
 void check_replays(const cuda::DeviceTeam& team, const Report& report) {
   constexpr int kReplays = 1000;
   const std::vector<std::int64_t> tokens = dealt(team, {150, 90, 0});
-  const FusedMoeShape shape = shape_on(team, 256, 128, 16, 4, tokens);
-  Layer layer(team, shape, tokens);
+  FusedMoeShape shape = shape_on(team, 256, 128, 16, 4, tokens);
+  shape.is_fp8 = sizeof(T) == 1;
+  Layer<T> layer(team, shape, tokens);
   std::vector<std::unique_ptr<cuda::Graph>> graphs(count_of(team.size()));
   team.run([&](int rank) {
     graphs[count_of(rank)] = std::make_unique<cuda::Graph>(
@@ -280,7 +322,7 @@ void check_replays(const cuda::DeviceTeam& team, const Report& report) {
 void check_missing_rank(const cuda::DeviceTeam& team, const Report& report) {
   const std::vector<std::int64_t> tokens = dealt(team, {100});
   const FusedMoeShape shape = shape_on(team, 256, 128, 16, 2, tokens);
-  const Layer layer(team, shape, tokens);
+  const Layer<bf16> layer(team, shape, tokens);
   FusedMoeReport result{.what = named(shape, tokens, "with a rank that does not come")};
   const auto begin = std::chrono::steady_clock::now();
   team.run([&](int rank) {
@@ -304,44 +346,16 @@ void check_missing_rank(const cuda::DeviceTeam& team, const Report& report) {
   report(result);
 }
 
-}  // namespace
-
-bool FusedMoeReport::passes() const {
-  return faults.empty() && std::ranges::all_of(differences, &Difference::passes);
-}
-
-void check_fused_moe_ranks(std::span<const int> devices, const Report& report) {
-  const cuda::DeviceTeam team(devices);
-  const auto n = static_cast<std::int64_t>(team.size());
-  check_once(team, {64, 64, n, 1}, dealt(team, {1}), report);
-  check_once(team, {256, 128, 8 * n, 2}, dealt(team, {300, 300}), report);
-  check_once(team, {256, 128, 8 * n, 2}, dealt(team, {300, 0}), report);
-  check_once(team, {256, 128, 8 * n, 2}, dealt(team, {0, 1}), report);
-  check_once(team, {264, 200, 5 * n, 3}, dealt(team, {7, 333, 64}), report);
-  check_once(team, {512, 256, 64 * n, 8}, dealt(team, {150, 40}), report);
-  check_once(team, {256, 264, 8 * n, 2}, dealt(team, {700, 650}), report, ExpertActivation::kGelu);
-  check_once(team, {256, 384, 4 * n, 2}, dealt(team, {2000, 1999}), report,
-             ExpertActivation::kRelu);
-  check_once(team, {256, 128, 8 * n, 2}, dealt(team, {500, 20}), report, ExpertActivation::kSwiglu,
-             0, /*forces=*/true);
-  check_once(team, {256, 128, 8 * n, 2}, dealt(team, {300, 200}), report, ExpertActivation::kSwiglu,
-             1);
-  check_once(team, {256, 128, 8 * n, 2}, dealt(team, {300, 200}), report, ExpertActivation::kSwiglu,
-             50);
-  check_loss(team, report);
-  check_replays(team, report);
-  check_missing_rank(team, report);
-}
-
-Measurement time_fused_moe_ranks(std::span<const int> devices, const FusedMoeShape& shape) {
+template <typename T>
+Measurement time_layers(std::span<const int> devices, const FusedMoeShape& shape) {
   constexpr int kRuns = 21;
   constexpr int kLayers = 8;
   const cuda::DeviceTeam team(devices);
-  const double bytes = 2.0 * static_cast<double>(own_experts(shape)) *
+  const double bytes = sizeof(T) * static_cast<double>(own_experts(shape)) *
                        static_cast<double>((first_layer_rows(shape) + shape.ffn) * shape.hidden);
   constexpr double kMostBytes = 20e9;
   const int sets = std::clamp(static_cast<int>(kMostBytes / bytes), 1, 4);
-  const Layer layer(team, shape, std::vector(count_of(team.size()), shape.tokens), sets);
+  const Layer<T> layer(team, shape, std::vector(count_of(team.size()), shape.tokens), sets);
   std::vector<std::unique_ptr<cuda::Graph>> graphs(count_of(team.size()));
   team.run([&](int rank) {
     graphs[count_of(rank)] =
@@ -373,6 +387,51 @@ Measurement time_fused_moe_ranks(std::span<const int> devices, const FusedMoeSha
   return {.median = Seconds(median),
           .spread = (times[times.size() * 3 / 4] - times[times.size() / 4]) / median,
           .samples = kRuns};
+}
+
+}  // namespace
+
+bool FusedMoeReport::passes() const {
+  return faults.empty() && std::ranges::all_of(differences, &Difference::passes);
+}
+
+void check_fused_moe_ranks(std::span<const int> devices, const Report& report) {
+  const cuda::DeviceTeam team(devices);
+  const auto n = static_cast<std::int64_t>(team.size());
+  check_once(team, {64, 64, n, 1}, dealt(team, {1}), report);
+  check_once(team, {256, 128, 8 * n, 2}, dealt(team, {300, 300}), report);
+  check_once(team, {256, 128, 8 * n, 2}, dealt(team, {300, 0}), report);
+  check_once(team, {256, 128, 8 * n, 2}, dealt(team, {0, 1}), report);
+  check_once(team, {264, 200, 5 * n, 3}, dealt(team, {7, 333, 64}), report);
+  check_once(team, {512, 256, 64 * n, 8}, dealt(team, {150, 40}), report);
+  check_once(team, {256, 264, 8 * n, 2}, dealt(team, {700, 650}), report, ExpertActivation::kGelu);
+  check_once(team, {256, 384, 4 * n, 2}, dealt(team, {2000, 1999}), report,
+             ExpertActivation::kRelu);
+  check_once(team, {256, 128, 8 * n, 2}, dealt(team, {500, 20}), report, ExpertActivation::kSwiglu,
+             0, /*forces=*/true);
+  check_once(team, {256, 128, 8 * n, 2}, dealt(team, {300, 200}), report, ExpertActivation::kSwiglu,
+             1);
+  check_once(team, {256, 128, 8 * n, 2}, dealt(team, {300, 200}), report, ExpertActivation::kSwiglu,
+             50);
+  check_once<fp8>(team, {64, 64, n, 1}, dealt(team, {1}), report);
+  check_once<fp8>(team, {256, 128, 8 * n, 2}, dealt(team, {300, 0}), report);
+  check_once<fp8>(team, {2192, 1296, 5 * n, 3}, dealt(team, {7, 333, 64}), report);
+  check_once<fp8>(team, {512, 256, 64 * n, 8}, dealt(team, {150, 40}), report);
+  check_once<fp8>(team, {256, 272, 8 * n, 2}, dealt(team, {700, 650}), report,
+                  ExpertActivation::kGelu);
+  check_once<fp8>(team, {256, 128, 8 * n, 2}, dealt(team, {500, 20}), report,
+                  ExpertActivation::kSwiglu, 0, /*forces=*/true);
+  check_once<fp8>(team, {256, 128, 8 * n, 2}, dealt(team, {300, 200}), report,
+                  ExpertActivation::kSwiglu, 50);
+  check_loss<bf16>(team, report);
+  check_loss<fp8>(team, report);
+  check_replays<bf16>(team, report);
+  check_replays<fp8>(team, report);
+  check_missing_rank(team, report);
+}
+
+Measurement time_fused_moe_ranks(std::span<const int> devices, const FusedMoeShape& shape) {
+  return shape.is_fp8 ? time_layers<fp8>(devices, shape) : time_layers<bf16>(devices, shape);
 }
 
 }  // namespace orrery

@@ -7,8 +7,10 @@
 
 #include "kernels/binding/kernel_call.h"
 #include "kernels/dense/gemm/reference.h"
+#include "kernels/dense/quantize/reference.h"
 #include "kernels/experts/index_shuffling/reference.h"
 #include "kernels/experts/routing_scores/reference.h"
+#include "kernels/harness/rounding.h"
 
 namespace orrery::reference {
 namespace {
@@ -34,6 +36,14 @@ std::vector<double> activated(std::vector<double> first, std::size_t ffn,
     for (std::size_t i = row; i < row + ffn; ++i) result.push_back(silu(first[i]) * first[i + ffn]);
   }
   return result;
+}
+
+// Rows of `columns` as experts multiply them.
+std::vector<double> multiplied(std::vector<double> rows, std::int64_t columns, bool is_fp8) {
+  if (!is_fp8) return rows;
+  const auto of_row = static_cast<std::size_t>(columns);
+  const std::vector<double> values = round_bf16(rows);
+  return quantize(values, quantize_scales(values, of_row, of_row), of_row, of_row);
 }
 
 }  // namespace
@@ -81,9 +91,11 @@ FusedMoe fused_moe(std::span<const double> x, std::span<const double> router,
           x.subspan(static_cast<std::size_t>(routed.row_token[i]) * hidden, hidden);
       rows.insert(rows.end(), of_token.begin(), of_token.end());
     }
-    const std::vector<double> h = activated(gemm(rows, w1.subspan(expert * first_size, first_size),
-                                                 count, first_layer_rows(shape), shape.hidden),
-                                            static_cast<std::size_t>(shape.ffn), shape.activation);
+    rows = multiplied(std::move(rows), shape.hidden, shape.is_fp8);
+    std::vector<double> h = activated(gemm(rows, w1.subspan(expert * first_size, first_size), count,
+                                           first_layer_rows(shape), shape.hidden),
+                                      static_cast<std::size_t>(shape.ffn), shape.activation);
+    h = multiplied(std::move(h), shape.ffn, shape.is_fp8);
     const std::vector<double> made =
         gemm(h, w2.subspan(expert * second_size, second_size), count, shape.hidden, shape.ffn);
     for (std::size_t i = 0; i < made.size(); ++i, row += i % hidden == 0 ? 1 : 0) {
@@ -106,7 +118,8 @@ Results fused_moe_reference(const KernelCall& call) {
       .router = routing.score == RoutingScore::kSigmoid ? RouterActivation::kSigmoid
                                                         : RouterActivation::kSoftmax,
       .normalises = routing.normalises,
-      .scale = routing.scale};
+      .scale = routing.scale,
+      .is_fp8 = call.kernel.dtype == DType::kFp8 && call.rounding != Rounding::kNone};
   const Values scores = given_or_found(call,
                                        routing_scores(read(call, "x"), read(call, "router"), {},
                                                       {.tokens = shape.tokens,

@@ -137,11 +137,97 @@ class Destination {
   unsigned owners_;
 };
 
-// 64 columns of a warpgroup, from `column` on. `d` is of no use behind it.
+// --- scales of fp8 -------------------------------------------------------------------------------
+
+// Of a tile: of rows of x a lane has one of each 32, of rows of w a thread those of its columns of
+// y (fill_buffer), those of a gated layer by gate and other half.
 template <int kWidth>
+struct TileScales {
+  float x[(kWidth + 31) / 32];
+  float w[Config::kBlocks][2];
+};
+
+template <int kWidth>
+__device__ __forceinline__ TileScales<kWidth> load_scales(const Arguments& a, const Task& task,
+                                                          int group) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int layer = task.step == Step::kFirst ? 0 : 1;
+  const bool is_gated = layer == 0 && a.is_gated;
+  const tiles::Arguments& of = a.layers[layer];
+  TileScales<kWidth> scales;
+#pragma unroll
+  for (int i = 0; i < (kWidth + 31) / 32; ++i) {
+    const int row = 32 * i + lane;
+    scales.x[i] = row < task.rows ? __ldcg(of.x_scale + task.row + row) : 0.0f;
+  }
+  const int first = task.column + (is_gated ? 64 : 64 * Config::kBlocks) * group +
+                    static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane / 4;
+#pragma unroll
+  for (int block = 0; block < Config::kBlocks; ++block) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int column = first + (is_gated ? 0 : 64 * block) + 8 * half;
+      const int row = is_gated ? (2 * task.group + block) * of.n : task.group * of.n;
+      scales.w[block][half] = column < of.n ? __ldg(of.w_scale + row + column) : 0.0f;
+    }
+  }
+  return scales;
+}
+
+template <int kWidth>
+__device__ __forceinline__ void scale(swap_ab::Sums<Config, kWidth>& d,
+                                      const TileScales<kWidth>& scales) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int eight = 0; eight < kWidth / 8; ++eight) {
+    const int row = eight % 4 * 8 + lane % 4 * 2;
+    const float low = __shfl_sync(0xFFFFFFFFU, scales.x[eight / 4], row);
+    const float high = __shfl_sync(0xFFFFFFFFU, scales.x[eight / 4], row + 1);
+#pragma unroll
+    for (int block = 0; block < Config::kBlocks; ++block) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float w = scales.w[block][half];
+        d[block][4 * eight + 2 * half] *= low * w;
+        d[block][4 * eight + 2 * half + 1] *= high * w;
+      }
+    }
+  }
+}
+
+// The largest |y| of each of 32 rows of 64 columns in a buffer: four threads a row.
+__device__ inline void note_peaks(const unsigned char* buffer, std::uint32_t* peaks, int rows) {
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const int row = thread / 4;
+  __nv_bfloat162 peak = __float2bfloat162_rn(0.0f);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int vector = thread % 4 * 2 + i;
+    const uint4 y =
+        *reinterpret_cast<const uint4*>(buffer + row * 128 + ((vector ^ (row % 8)) * 16));
+    const std::uint32_t words[] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+    for (const std::uint32_t word : words) {
+      peak = __hmax2_nan(peak, __habs2(*reinterpret_cast<const __nv_bfloat162*>(&word)));
+    }
+  }
+  float most = __bfloat162float(__hmax_nan(__low2bfloat16(peak), __high2bfloat16(peak)));
+#pragma unroll
+  for (int lanes = 1; lanes < 4; lanes *= 2) {
+    const float other = __shfl_xor_sync(0xFFFFFFFFU, most, lanes);
+    most = isnan(other) ? other : fmaxf(most, other);
+  }
+  if (thread % 4 == 0 && row < rows) atomicMax(peaks + row, __float_as_uint(most));
+}
+
+// --- tiles ---------------------------------------------------------------------------------------
+
+// 64 columns of a warpgroup, from `column` on; `peaks` of the tile's rows, or null. `d` is of no
+// use behind it.
+template <typename T, int kWidth>
 __device__ __forceinline__ void write_block(float (&d)[kWidth / 2], Shared& shared,
                                             const Destination& to, int column, int group,
-                                            int& buffer_index) {
+                                            std::uint32_t* peaks, int& buffer_index) {
   constexpr int kOfChunk = swap_ab::kChunk / 2;  // registers
   const bool is_copier = threadIdx.x % 128 == 0;
 #pragma unroll 1
@@ -154,6 +240,7 @@ __device__ __forceinline__ void write_block(float (&d)[kWidth / 2], Shared& shar
     sm90::named_barrier_sync(1 + group, 128);
     to.put(buffer, row, column, is_copier);
     if (is_copier) sm90::store_commit();  // empty where nothing is copied: groups count buffers
+    if (sizeof(T) == 1 && peaks != nullptr) note_peaks(buffer, peaks + row, to.rows() - row);
     buffer_index = buffer_index + 1 == Config::kBuffers ? 0 : buffer_index + 1;
 #pragma unroll
     for (int i = 0; i + kOfChunk < kWidth / 2; ++i) d[i] = d[i + kOfChunk];
@@ -161,11 +248,12 @@ __device__ __forceinline__ void write_block(float (&d)[kWidth / 2], Shared& shar
 }
 
 // A tile of a warpgroup: the first layer's through its activation.
-template <int kWidth>
+template <typename T, int kWidth>
 __device__ __forceinline__ void write_tile(swap_ab::Sums<Config, kWidth>& d, Shared& shared,
                                            const Arguments& a, const Task& task,
                                            const Destination& to, int group, int& buffer_index) {
   const bool is_first = task.step == Step::kFirst;
+  std::uint32_t* const peaks = is_first ? a.h_peaks + task.row : nullptr;  // of fp8
   const bool is_gated = is_first && a.is_gated;
   if (is_gated) {
 #pragma unroll
@@ -185,7 +273,7 @@ __device__ __forceinline__ void write_tile(swap_ab::Sums<Config, kWidth>& d, Sha
     }
     const int column = task.column + (blocks * group + block) * 64;
     if (column < to.columns()) {
-      write_block<kWidth>(d[0], shared, to, column, group, buffer_index);
+      write_block<T, kWidth>(d[0], shared, to, column, group, peaks, buffer_index);
     }
 #pragma unroll
     for (int i = 0; i < kWidth / 2; ++i) d[0][i] = d[1][i];

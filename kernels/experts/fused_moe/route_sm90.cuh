@@ -1,6 +1,7 @@
 #pragma once
 
-// Which experts a block's tokens go to, where their rows lie, and x in these rows.
+// Which experts a block's tokens go to, where their rows lie, and x in these rows, as bf16 or, with
+// a scale for each row, as fp8.
 
 #include <cmath>
 #include <cstdint>
@@ -291,30 +292,59 @@ __device__ inline void make_tables(const Arguments& a, Scratch& scratch, Tables&
 
 // --- rows ----------------------------------------------------------------------------------------
 
-// A thread for each expert: the rows of the block's tokens, in the order of tokens.
+// A warp's part of the block's choices, in whole warps: [begin, end).
+struct Choices {
+  int begin;
+  int end;
+};
+__device__ inline Choices choices_of_warp(int choices) {
+  const int each = (choices + 32 * kWarps - 1) / (32 * kWarps) * 32;
+  const int begin = static_cast<int>(threadIdx.x) / 32 * each;
+  return {.begin = begin, .end = min(begin + each, choices)};
+}
+
+// Rows of the block's choices, in the order of tokens: each warp counts its choices of each expert,
+// begins behind those of the warps before it, and goes through them once more.
 __device__ inline void place_rows(const Arguments& a, Scratch& scratch, const Tables& tables,
                                   const Stretch& tokens, std::uint32_t launch) {
-  const int expert = static_cast<int>(threadIdx.x);
-  if (expert >= a.experts || scratch.own[expert] == 0) return;
-  int row = scratch.first[expert] + scratch.before[expert];  // of the expert
-  const int first_row = first_row_of(tables, a, expert);
-  int result = scratch.starts[turn_of(a, expert)] + scratch.before[expert];
-  const int items = tokens.count * a.topk;
-  for (int first = 0; first < items; first += 8) {
-    const uint4 eight = *reinterpret_cast<const uint4*>(scratch.chosen + first);
-    const std::uint32_t words[] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (static_cast<int>(words[i / 2] >> (i % 2 * 16) & 0xFFFFU) != expert) continue;
-      const int at = first + i;
-      scratch.place[at] = first_row + row;
-      a.row_token[result] = tokens.first + at / a.topk;
-      store_word(a.row_tile + result, numbered(launch, tile_of(tables, expert, row)));
-      a.token_rows[static_cast<std::int64_t>(tokens.first) * a.topk + at] = result;
-      ++row;
-      ++result;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const Choices choices = choices_of_warp(tokens.count * a.topk);
+  std::int32_t* const placed = scratch.placed[threadIdx.x / 32];
+  // Of each choice how many before it in its warp are the same, and what all of them together add.
+  const auto for_each = [&](const auto& place) {
+    for (int first = choices.begin; first < choices.end; first += 32) {
+      const int at = first + lane;
+      const int expert = at < choices.end ? scratch.chosen[at] : kNoExpert;
+      const unsigned same = __match_any_sync(0xFFFFFFFFU, expert);
+      const int before = __popc(same & ((1U << lane) - 1));
+      if (expert != kNoExpert) place(at, expert, before);
+      __syncwarp();
+      if (expert != kNoExpert && before == 0) placed[expert] += __popc(same);
+      __syncwarp();
+    }
+  };
+  for (int expert = lane; expert < a.experts; expert += 32) placed[expert] = 0;
+  __syncwarp();
+  for_each([](int /*at*/, int /*expert*/, int /*before*/) {});
+  __syncthreads();
+  for (int expert = static_cast<int>(threadIdx.x); expert < a.experts; expert += kThreads) {
+    int next = scratch.before[expert];
+    for (int warp = 0; warp < kWarps; ++warp) {
+      const int count = scratch.placed[warp][expert];
+      scratch.placed[warp][expert] = next;
+      next += count;
     }
   }
+  __syncthreads();
+  for_each([&](int at, int expert, int before) {
+    const int of_rank = placed[expert] + before;
+    const int row = scratch.first[expert] + of_rank;  // of the expert
+    const int result = scratch.starts[turn_of(a, expert)] + of_rank;
+    scratch.place[at] = first_row_of(tables, a, expert) + row;
+    a.row_token[result] = tokens.first + at / a.topk;
+    store_word(a.row_tile + result, numbered(launch, tile_of(tables, expert, row)));
+    a.token_rows[static_cast<std::int64_t>(tokens.first) * a.topk + at] = result;
+  });
 }
 
 // What rows and tiles that are not there, or not this rank's, would have added to the counters of
@@ -338,36 +368,93 @@ __device__ inline void fill_counters(const Arguments& a, const Scratch& scratch,
       has_results = own < end && own + scratch.totals[expert] > begin && scratch.totals[expert] > 0;
     }
     if (rows == 0) atomicAdd(&a.first_done[tile], 2 * a.columns[0]);
+    if (a.h_fp8 != nullptr)
+      atomicAdd(&a.quantized[tile], kArrivals - static_cast<std::uint32_t>(rows));
     if (!has_results) atomicAdd(&area.second_done[tile], 2 * a.columns[1]);
     atomicAdd(&area.arrived[tile], kArrivals - static_cast<std::uint32_t>(rows));
   }
 }
 
+constexpr int kSentAhead = 8;  // vectors of a lane
+
+__device__ inline void load_vectors(uint4 (&held)[kSentAhead], const bf16* x, int first,
+                                    int vectors) {
+#pragma unroll
+  for (int i = 0; i < kSentAhead; ++i) {
+    const int vector = first + 32 * i;
+    held[i] = vector < vectors ? load_once(x + vector * kVectorSize) : uint4{};
+  }
+}
+
+template <typename T>
+__device__ inline T* row_of_choice(const Arguments& a, const Scratch& scratch, int choice) {
+  return static_cast<T*>(a.areas[rank_of(a, scratch.chosen[choice])].rows) +
+         static_cast<std::int64_t>(scratch.place[choice]) * a.hidden;
+}
+
+// x of one token, the block's number `local`, as fp8 by a warp. A row of one load is read once.
+__device__ inline void send_token_as_fp8(const Arguments& a, const Scratch& scratch, const bf16* x,
+                                         int local) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int vectors = a.hidden / kVectorSize;
+  uint4 held[kSentAhead];
+  float peak = 0;
+  for (int first = lane; first < vectors; first += 32 * kSentAhead) {
+    load_vectors(held, x, first, vectors);
+#pragma unroll
+    for (const uint4& vector : held) {
+      float values[kVectorSize];
+      unpack(vector, values);
+#pragma unroll
+      for (const float value : values) peak = fmaxf(peak, fabsf(value));
+    }
+  }
+  peak = warp_most(peak);
+  const float multiplier = fp8_multiplier(peak);
+  for (int first = lane; first < vectors; first += 32 * kSentAhead) {
+    if (vectors > 32 * kSentAhead) load_vectors(held, x, first, vectors);
+    uint2 packed[kSentAhead];
+#pragma unroll
+    for (int i = 0; i < kSentAhead; ++i) packed[i] = to_fp8(held[i], multiplier);
+    for (int k = 0; k < a.topk; ++k) {
+      fp8* const row = row_of_choice<fp8>(a, scratch, local * a.topk + k);
+#pragma unroll
+      for (int i = 0; i < kSentAhead; ++i) {
+        const int vector = first + 32 * i;
+        if (vector < vectors) *reinterpret_cast<uint2*>(row + vector * kVectorSize) = packed[i];
+      }
+    }
+  }
+  if (lane < a.topk) {
+    const int choice = local * a.topk + lane;
+    const Area& area = a.areas[rank_of(a, scratch.chosen[choice])];
+    area.row_scales[scratch.place[choice]] = peak / kFp8Max;
+  }
+}
+
 // A warp for each token: its x into the rows of its experts, on whichever GPU they are. Nothing but
 // these rows goes there.
+template <typename T>
 __device__ inline void send_rows(const Arguments& a, const Scratch& scratch, const Tables& tables,
                                  const Stretch& tokens) {
-  constexpr int kAhead = 8;  // vectors of a lane
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int vectors = a.hidden / kVectorSize;
   for (int local = warp; local < tokens.count; local += kWarps) {
     const bf16* const x = a.x + static_cast<std::int64_t>(tokens.first + local) * a.hidden;
-    for (int first = lane; first < vectors; first += 32 * kAhead) {
-      uint4 held[kAhead];
+    if constexpr (sizeof(T) == 1) {
+      send_token_as_fp8(a, scratch, x, local);
+    } else {
+      for (int first = lane; first < vectors; first += 32 * kSentAhead) {
+        uint4 held[kSentAhead];
+        load_vectors(held, x, first, vectors);
+        for (int k = 0; k < a.topk; ++k) {
+          bf16* const row = row_of_choice<bf16>(a, scratch, local * a.topk + k);
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int vector = first + 32 * i;
-        if (vector < vectors) held[i] = load_once(x + vector * kVectorSize);
-      }
-      for (int k = 0; k < a.topk; ++k) {
-        const int at = local * a.topk + k;
-        bf16* const row = a.areas[rank_of(a, scratch.chosen[at])].rows +
-                          static_cast<std::int64_t>(scratch.place[at]) * a.hidden;
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-          const int vector = first + 32 * i;
-          if (vector < vectors) store(row + vector * kVectorSize, held[i]);
+          for (int i = 0; i < kSentAhead; ++i) {
+            const int vector = first + 32 * i;
+            if (vector < vectors) store(row + vector * kVectorSize, held[i]);
+          }
         }
       }
     }
@@ -397,6 +484,7 @@ __device__ inline void send_rows(const Arguments& a, const Scratch& scratch, con
 // All of it, by all threads of the block; the tables are there when it ends, rows of other blocks
 // may not be. The ring stands where it is left. False where a wait has ended in vain: there are no
 // tables.
+template <typename T>
 __device__ inline bool route(Shared& shared, Tables& tables, const Maps& maps, const Arguments& a,
                              Ring<Config::kStages>& ring, std::uint32_t launch) {
   const Stretch tokens = stretch_of(a);
@@ -411,8 +499,6 @@ __device__ inline bool route(Shared& shared, Tables& tables, const Maps& maps, c
   for (int i = thread; i <= a.experts; i += kThreads) {
     scratch.totals[i] = scratch.before[i] = scratch.own[i] = scratch.first[i] = 0;
   }
-  const int items = tokens.count * a.topk;
-  if (thread < 8) scratch.chosen[items + thread] = kNoExpert;
   __syncthreads();
   if (a.experts <= 128) {
     choose_experts<1>(a, scratch, tokens);
@@ -431,7 +517,7 @@ __device__ inline bool route(Shared& shared, Tables& tables, const Maps& maps, c
   fill_counters(a, scratch, tables);
   if (blockIdx.x == 0 && thread == 0) *a.faults = scratch.totals[a.experts];
   __syncthreads();
-  send_rows(a, scratch, tables, tokens);
+  send_rows<T>(a, scratch, tables, tokens);
   __syncthreads();
   sm90::fence_async_shared();  // the scratch is stages again
   __syncthreads();

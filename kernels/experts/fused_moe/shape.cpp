@@ -32,10 +32,10 @@ void require_fused_moe_shape(const FusedMoeShape& shape) {
   constexpr std::int64_t kMostTokens = std::int64_t{1} << 21;
   constexpr std::int64_t kMostColumns = std::int64_t{1} << 20;
   constexpr std::int64_t kMostRows = 0x7FFFFFFF;
-  constexpr std::int64_t kVector = 8;
+  const std::int64_t vector = shape.is_fp8 ? 16 : 8;  // of 16 bytes
   require_between("tokens", shape.tokens, 0, kMostTokens);
-  require_between("hidden", shape.hidden, kVector, kMostColumns);
-  require_between("ffn", shape.ffn, kVector, kMostColumns);
+  require_between("hidden", shape.hidden, vector, kMostColumns);
+  require_between("ffn", shape.ffn, vector, kMostColumns);
   require_between("experts", shape.experts, 1, kMostFusedExperts);
   require_between("ranks", shape.ranks, 1, kMostFusedRanks);
   if (shape.experts % shape.ranks != 0) {
@@ -45,9 +45,10 @@ void require_fused_moe_shape(const FusedMoeShape& shape) {
   require_between("rows of a rank", most_rows(shape), 0, kMostRows);
   require_between("topk", shape.topk, 1, std::min(kMostFusedTopk, shape.experts));
   for (const auto& [name, size] : {std::pair{"hidden", shape.hidden}, {"ffn", shape.ffn}}) {
-    if (size % kVector != 0) {
+    if (size % vector != 0) {
       throw std::invalid_argument("fused_moe: " + std::string(name) + " is " +
-                                  std::to_string(size) + ", expected a multiple of 8");
+                                  std::to_string(size) + ", expected a multiple of " +
+                                  std::to_string(vector));
     }
   }
   require_between("rows of w1 of all experts", shape.experts * first_layer_rows(shape), 1,

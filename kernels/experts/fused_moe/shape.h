@@ -23,6 +23,7 @@ struct FusedMoeShape {
   RouterActivation router{};  // softmax
   bool normalises = false;    // weights of a token sum to `scale`
   double scale = 1;
+  bool is_fp8 = false;     // experts multiply fp8, with scales of rows; hidden and ffn then of 16
   std::int64_t ranks = 1;  // each with as many of the experts, in order, and tokens of its own
   auto operator<=>(const FusedMoeShape&) const = default;
 };

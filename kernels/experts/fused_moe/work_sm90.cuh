@@ -11,8 +11,11 @@
 //   copies       takes a ticket, waits for what the tile needs, copies w and rows
 //   warpgroups   multiply, write, and count what is written a little later, when it has arrived
 //   other warps  take some rows at a time in their order, wait for their tiles, and add up the
-//   tokens
-//                whose last row is among them; in the end all warps do
+//                tokens whose last row is among them; in the end all warps do
+//
+// Of fp8 the second layer takes rows whose scale is that of their largest value, which is known
+// when all tiles of the first have written. So two of the other warps make fp8 rows of what lies
+// between the layers first, in the order in which it is written.
 
 #include <cmath>
 #include <cstdint>
@@ -29,11 +32,12 @@ class Order {
  public:
   __device__ Order(const Arguments& a, const Tables& tables)
       : a_(a), tables_(tables), first_(a.rank * a.own_experts) {
-    // One and a half rounds of the blocks.
+    // One and a half rounds of the blocks, four where rows are quantised in between.
+    const int halves = a.h_fp8 == nullptr ? 3 : 8;
     const int tiles = tiles_before(a.own_experts);
-    lag_ = min(
-        1 + 3 * static_cast<int>(gridDim.x) * a.own_experts / (2 * max(tiles * a.columns[0], 1)),
-        a.own_experts);
+    lag_ = min(1 + halves * static_cast<int>(gridDim.x) * a.own_experts /
+                       (2 * max(tiles * a.columns[0], 1)),
+               a.own_experts);
     count_ = tiles * (a.columns[0] + a.columns[1]);
   }
   // False past the last one.
@@ -129,6 +133,7 @@ __device__ inline void load_stage(Shared& shared, const Maps& maps, const Argume
   }
 }
 
+template <typename T>
 __device__ inline void produce(Shared& shared, const Tables& tables, const Maps& maps,
                                const Arguments& a, Ring<Config::kStages>& ring,
                                std::uint32_t launch) {
@@ -141,6 +146,8 @@ __device__ inline void produce(Shared& shared, const Tables& tables, const Maps&
     if (is_first) {
       await_ranks(a.control, &a.areas[a.rank].arrived[task.tile], launch * kArrivals, Wait::kRows,
                   task.tile);
+    } else if (sizeof(T) == 1) {
+      await(a.control, &a.quantized[task.tile], launch * kArrivals, Wait::kQuantized, task.tile);
     } else {
       await(a.control, &a.first_done[task.tile], launch * 2 * a.columns[0], Wait::kFirst,
             task.tile);
@@ -151,7 +158,7 @@ __device__ inline void produce(Shared& shared, const Tables& tables, const Maps&
     for (int step = 0; step < steps; ++step) {
       sm90::barrier_wait(&shared.gemm.stages.empty[ring.stage], ring.phase ^ 1);
       if (step == 0) shared.gemm.stages.task[ring.stage] = task;
-      load_stage(shared, maps, a, ring.stage, task, step * Config::kK);
+      load_stage(shared, maps, a, ring.stage, task, step * ConfigOf<T>::kK);
       ring.advance();
     }
   }
@@ -182,7 +189,7 @@ struct Written {
   }
 };
 
-template <int kWidth>
+template <typename T, int kWidth>
 __device__ __forceinline__ void consume_tile(Shared& shared, Ring<Config::kStages>& ring,
                                              const Maps& maps, const Arguments& a, const Task& task,
                                              int group, int& buffer_index, Written& written,
@@ -190,14 +197,17 @@ __device__ __forceinline__ void consume_tile(Shared& shared, Ring<Config::kStage
   constexpr int kCountStep = 3;  // when the copies of the tile before have ended by far
   const int layer = task.step == Step::kFirst ? 0 : 1;
   const bool is_issuer = threadIdx.x % 128 == 0;
+  TileScales<kWidth> scales{};
+  if constexpr (sizeof(T) == 1) scales = load_scales<kWidth>(a, task, group);
   swap_ab::Sums<Config, kWidth> d;
-  swap_ab::multiply<Config, kWidth>(d, shared.gemm, ring, a.layers[layer].k_steps, group,
-                                    [&](int step) {
-                                      if (step == kCountStep && is_issuer) written.count(a);
-                                    });
+  swap_ab::multiply<ConfigOf<T>, kWidth>(d, stages_of<T>(shared), ring, a.layers[layer].k_steps,
+                                         group, [&](int step) {
+                                           if (step == kCountStep && is_issuer) written.count(a);
+                                         });
   if (is_issuer) written.count(a);
+  if constexpr (sizeof(T) == 1) scale<kWidth>(d, scales);
   const Destination to(maps, a, task, launch);
-  write_tile<kWidth>(d, shared, a, task, to, group, buffer_index);
+  write_tile<T, kWidth>(d, shared, a, task, to, group, buffer_index);
   sm90::fence_async();  // what went by ordinary stores
   sm90::named_barrier_sync(1 + group, 128);
   written.tile = task.tile;
@@ -209,6 +219,7 @@ __device__ __forceinline__ void consume_tile(Shared& shared, Ring<Config::kStage
   }
 }
 
+template <typename T>
 __device__ __forceinline__ void consume(Shared& shared, const Maps& maps, const Arguments& a,
                                         Ring<Config::kStages>& ring, int group,
                                         std::uint32_t launch) {
@@ -224,7 +235,7 @@ __device__ __forceinline__ void consume(Shared& shared, const Maps& maps, const 
     const Task task = shared.gemm.stages.task[ring.stage];
     if (task.group < 0) break;
     const auto in_width = [&]<int kWidth>() {
-      consume_tile<kWidth>(shared, ring, maps, a, task, group, buffer_index, written, launch);
+      consume_tile<T, kWidth>(shared, ring, maps, a, task, group, buffer_index, written, launch);
     };
     switch (task.width) {
       case 16:
@@ -251,6 +262,90 @@ __device__ __forceinline__ void consume(Shared& shared, const Maps& maps, const 
   }
   if (is_issuer) written.count(a);
   __syncwarp();
+}
+
+// --- between the layers of fp8 -------------------------------------------------------------------
+
+// Rows of own experts, a few of them by a warp. Lane i knows row i of these, from `first` on.
+constexpr int kQuantized = 4;
+
+struct QuantizedRows {
+  int count;
+  int tile;    // of the lane's row
+  float peak;  // likewise
+};
+
+// When all tiles of the first layer have written them.
+__device__ inline QuantizedRows await_rows(const Arguments& a, const Tables& tables, int first,
+                                           int rows, std::uint32_t launch) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int32_t* const starts = tables.row_start + a.rank * a.own_experts;
+  QuantizedRows of{.count = min(rows - first, kQuantized), .tile = 0, .peak = 0};
+  if (lane < of.count) {
+    const int row = starts[0] + first + lane;
+    const int expert = last_at_most(starts, a.own_experts, row);
+    of.tile = tile_of(tables, a.rank * a.own_experts + expert, row - starts[expert]);
+    await(a.control, &a.first_done[of.tile], launch * 2 * a.columns[0], Wait::kFirst, of.tile);
+    of.peak = __uint_as_float(__ldcg(a.h_peaks + first + lane));
+  }
+  __syncwarp();
+  return of;
+}
+
+// The rows follow each other, so their vectors do.
+__device__ inline void quantize_rows(const Arguments& a, int ffn, int first,
+                                     const QuantizedRows& of) {
+  constexpr int kAhead = 6;  // vectors of a lane
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int vectors = ffn / kVectorSize;
+  const int end = of.count * vectors;
+  const float multiplier = fp8_multiplier(of.peak);
+  const std::int64_t first_column = static_cast<std::int64_t>(first) * ffn;
+  for (int at = lane; at - lane < end; at += 32 * kAhead) {
+    uint4 held[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int vector = at + 32 * i;
+      if (vector < end) {
+        held[i] = __ldcg(reinterpret_cast<const uint4*>(a.h + first_column) + vector);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int vector = at + 32 * i;
+      int row = 0;
+#pragma unroll
+      for (int begin = 1; begin < kQuantized; ++begin) row += vector >= begin * vectors ? 1 : 0;
+      const float of_row = __shfl_sync(0xFFFFFFFFU, multiplier, row);
+      if (vector < end) {
+        *(reinterpret_cast<uint2*>(a.h_fp8 + first_column) + vector) = to_fp8(held[i], of_row);
+      }
+    }
+  }
+}
+
+// By a warp, until no rows are left: those of a ticket, of which the next is on its way meanwhile.
+__device__ inline void quantize(const Arguments& a, const Tables& tables, std::uint32_t launch) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int32_t* const starts = tables.row_start + a.rank * a.own_experts;
+  const int rows = starts[a.own_experts] - starts[0];
+  unsigned next = 0;
+  if (lane == 0) next = take_ticket(&a.control->quantize_ticket, kQuantized);
+  while (true) {
+    const int first = static_cast<int>(__shfl_sync(0xFFFFFFFFU, next, 0));
+    if (first >= rows) return;
+    if (lane == 0) next = take_ticket(&a.control->quantize_ticket, kQuantized);
+    const QuantizedRows of = await_rows(a, tables, first, rows, launch);
+    quantize_rows(a, a.layers[0].n, first, of);
+    if (lane < of.count) {
+      a.h_scales[first + lane] = of.peak / kFp8Max;
+      a.h_peaks[first + lane] = 0;
+    }
+    sm90::fence_async();
+    __threadfence();
+    __syncwarp();
+    if (lane < of.count) sm90::add_release(&a.quantized[of.tile], 1);
+  }
 }
 
 // --- sums of tokens ------------------------------------------------------------------------------

@@ -63,6 +63,7 @@ struct Config {
   static constexpr std::uint32_t kXBytes = kRows * 128;
   static constexpr std::uint32_t kWBytes = kColumns * 128;
   static constexpr int kThreads = 384;
+  static constexpr bool kSharesScales = sizeof(T) == 1;  // of a tile, in shared memory
   static_assert(kRows % 32 == 0 && kRows <= 160 && kBlocks <= 2);
 
   using Task = swap_ab::Task;
@@ -98,9 +99,8 @@ struct Shared {
   alignas(1024) unsigned char w[C::kStages][C::kWBytes];
   alignas(1024) unsigned char x[C::kStages][C::kXBytes];
   alignas(1024) unsigned char y[2][C::kBuffers][kChunk * 128];
-  static constexpr bool kScales = sizeof(typename C::T) == 1;
-  float x_scale[2][kScales ? C::kRows : 1];  // of each warpgroup's tile, fp8
-  float w_scale[2][kScales ? 64 * C::kBlocks : 1];
+  float x_scale[2][C::kSharesScales ? C::kRows : 1];  // of each warpgroup's tile, fp8
+  float w_scale[2][C::kSharesScales ? 64 * C::kBlocks : 1];
   tiles::Stages<C> stages;
 };
 
@@ -242,7 +242,7 @@ __device__ __forceinline__ void fill_buffer(unsigned char* buffer, const float (
       const int pair = 4 * (chunk * (kChunk / 8) + j + i / 2) + 2 * (i % 2);
       float low = d[pair];
       float high = d[pair + 1];
-      if constexpr (sizeof(typename C::T) == 1) {
+      if constexpr (C::kSharesScales) {
         const float2 x = *reinterpret_cast<const float2*>(x_scales + chunk * kChunk +
                                                           8 * (j + i / 2) + lane % 4 * 2);
         const float w = w_scales[16 * warp + lane / 4 + 8 * (i % 2)];
@@ -263,7 +263,7 @@ __device__ __forceinline__ void write_tile(const Sums<C, kWidth>& d, Shared<C>& 
                                            const Scales& scales, int group, int& buffer_index) {
   const int thread = threadIdx.x % 128;
   const bool takes_copies = a.target.out == nullptr && a.n % 8 == 0;
-  if constexpr (sizeof(typename C::T) == 1) share_scales<C>(shared, scales, group);
+  if constexpr (C::kSharesScales) share_scales<C>(shared, scales, group);
 #pragma unroll
   for (int chunk = 0; chunk < (kWidth + kChunk - 1) / kChunk; ++chunk) {
     const int rows = task.rows - chunk * kChunk;
@@ -299,7 +299,7 @@ __device__ __forceinline__ void consume_tile(Shared<C>& shared, Ring<C::kStages>
   if constexpr (kWidth <= C::kRows) {
     Sums<C, kWidth> d;
     Scales scales{};
-    if constexpr (sizeof(typename C::T) == 1) scales = load_scales<C>(a, task);
+    if constexpr (C::kSharesScales) scales = load_scales<C>(a, task);
     multiply<C, kWidth>(d, shared, ring, a.k_steps, group);
     write_tile<C, kWidth>(d, shared, maps, a, task, scales, group, buffer_index);
   }

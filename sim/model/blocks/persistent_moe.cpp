@@ -18,10 +18,13 @@ void check_persistent_moe(const ModelConfig& model, const LoweringOptions& optio
         "streams 1 and no fuse_scatter_add, or design shuffling");
   }
   const DType experts = options.precision.expert_weights.value_or(options.precision.weights);
-  if (experts != DType::kBf16 || options.precision.activations != DType::kBf16) {
+  const DType activations = options.precision.activations;
+  if ((experts != DType::kBf16 && experts != DType::kFp8) ||
+      (experts == DType::kFp8 && activations != DType::kFp8)) {
     fail("expert weights are " + std::string(to_text(experts)) + " with activations " +
-         std::string(to_text(options.precision.activations)) +
-         ", expected bf16 both, or design shuffling, which takes fp8");
+         std::string(to_text(activations)) +
+         ", expected bf16 both or fp8 both (scales by row), or design fused, which takes other "
+         "formats");
   }
   const std::string of = " of model \"" + model.name + "\" ";
   const std::string instead = ", which only designs shuffling and fused compute";
@@ -50,7 +53,7 @@ void lower_persistent_moe(Lowering& step, TensorId normed, TensorId output) {
   const TensorId scores = step.tensor("router", DType::kFp32, role, {step.tokens(), columns});
   const TensorId faults = step.tensor("router.faults", DType::kInt32, role, {{"one", 1}});
   const ExpertWeights weights = expert_weights(step);
-  step.kernel("experts", "fused_moe", DType::kBf16,
+  step.kernel("experts", "fused_moe", weights.dtype,
               {{"tokens", step.step.tokens, axis::kTokens},
                {"hidden", model.hidden_size, axis::kHidden},
                {"ffn", model.moe_intermediate_size, axis::kExpertFfn},
