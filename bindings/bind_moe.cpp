@@ -99,12 +99,14 @@ std::map<std::string, double> by_name(const FusedMoeMemory& memory) {
 }
 std::map<std::string, double> fused_moe_memory(std::int64_t tokens, std::int64_t hidden,
                                                std::int64_t ffn, std::int64_t experts,
-                                               std::int64_t topk, std::int64_t ranks, int num_sms) {
+                                               std::int64_t topk, std::int64_t ranks, int num_sms,
+                                               bool is_fp8) {
   const FusedMoeShape shape{.tokens = tokens,
                             .hidden = hidden,
                             .ffn = ffn,
                             .experts = experts,
                             .topk = topk,
+                            .is_fp8 = is_fp8,
                             .ranks = ranks};
   require_fused_moe_shape(shape);
   if (num_sms < 1) {
@@ -204,6 +206,7 @@ py::dict tiles_of(const MoeLayerResult& result) {
   found["topk"] = shape.topk;
   found["activation"] = static_cast<int>(shape.activation);
   found["ranks"] = shape.ranks;
+  found["is_fp8"] = shape.is_fp8;
   found["times"] = by_name(result.kernel->times);
   found["num_sms"] = result.kernel->num_sms;
   return found;
@@ -214,7 +217,7 @@ void bind_tiles(py::module_& module) {
   module.def(
       "fused_moe_memory", &fused_moe_memory, py::kw_only(), py::arg("tokens"), py::arg("hidden"),
       py::arg("ffn"), py::arg("experts"), py::arg("topk"), py::arg("ranks") = 1,
-      py::arg("num_sms") = 132,
+      py::arg("num_sms") = 132, py::arg("is_fp8") = false,
       "Bytes that fused_moe allocates on each GPU for a layer of `tokens` on each of `ranks`, "
       "by name: rows of x that may come, results, what is between_layers, tables, counters "
       "(kernels/experts/fused_moe/buffers.h). Raises ValueError on a shape that it does not "

@@ -296,9 +296,11 @@ def stragglers(one: MoeLayer, *, jitter: str = "supercomputer") -> dict[str, dic
 
 
 def _tiles_of_ranks(one: MoeLayer, what: str) -> dict[str, Any]:
-    tiles = one._result.tiles
+    tiles = dict(one._result.tiles)
     if not tiles or tiles["ranks"] < 2:
         raise ValueError(f"{what}: found {one.label} of one rank or of several kernels, expected design persistent with dp and ep above 1")
+    if tiles.pop("is_fp8"):
+        raise ValueError(f"{what}: found {one.label} with fp8 experts, whose tiles are not simulated; expected bf16")
     return tiles
 
 

@@ -17,9 +17,9 @@ TEST(FusedMoeBuffers, AreTheRowsTablesAndCountersByHand) {
   EXPECT_EQ(memory.between.value(), 2 * 400 * 128);
   EXPECT_EQ(memory.results.value(), 2 * 200 * 256);
   EXPECT_EQ(memory.tables.value(), 200 * (3 * 4 + 8));
-  // 17 counts of each of 132 blocks and of two launches of two ranks; three counters of each tile:
-  // 400 / 160 whole ones and one more of each expert; 32 bytes of launch numbers and tickets.
-  EXPECT_EQ(memory.counters.value(), 8 * 17 * (132 + 4) + 4 * 3 * (2 + 16) + 32);
+  // 17 counts of each of 132 blocks and of two launches of two ranks; four counters of each tile:
+  // 400 / 160 whole ones and one more of each expert; 40 bytes of launch numbers and tickets.
+  EXPECT_EQ(memory.counters.value(), 8 * 17 * (132 + 4) + 4 * 4 * (2 + 16) + 40);
   EXPECT_EQ(memory.total(),
             memory.rows + memory.between + memory.results + memory.tables + memory.counters);
 }
@@ -34,6 +34,18 @@ TEST(FusedMoeBuffers, OfOneRankHaveNoResultsOfOthers) {
   EXPECT_EQ(memory_of(fused_moe_buffers(none, 1)).total().value(), 0);
 }
 
+// Rows of one byte with a scale; what lies between the layers as bf16 and as fp8, with a scale and
+// the largest value of each row. Results are bf16, so they are not the rows of one rank.
+TEST(FusedMoeBuffers, OfFp8HaveScalesOfRows) {
+  const FusedMoeShape shape{
+      .tokens = 7, .hidden = 64, .ffn = 32, .experts = 4, .topk = 3, .is_fp8 = true};
+  const FusedMoeMemory memory = memory_of(fused_moe_buffers(shape, 1));
+  EXPECT_EQ(memory.rows.value(), 21 * 64);
+  EXPECT_EQ(memory.between.value(), (2 + 1) * 21 * 32);
+  EXPECT_EQ(memory.results.value(), 2 * 21 * 64);
+  EXPECT_EQ(memory.tables.value(), 21 * (3 * 4 + 8) + 3 * 4 * 21);
+}
+
 // A rank with fewer experts than a token chooses gets no more rows of it than it has experts.
 TEST(FusedMoeBuffers, HaveRoomForNoMoreRowsThanThereCanBe) {
   FusedMoeShape shape{.tokens = 10, .hidden = 8, .ffn = 8, .experts = 8, .topk = 8, .ranks = 8};
@@ -45,7 +57,8 @@ TEST(FusedMoeBuffers, HaveRoomForNoMoreRowsThanThereCanBe) {
 TEST(FusedMoeBuffers, AreWhatPlansCount) {
   const Dims dims{{"tokens", 1000}, {"hidden", 2048},  {"ffn", 768},   {"experts_total", 128},
                   {"topk", 8},      {"activation", 0}, {"experts", 32}};
-  const FusedMoeMemory memory = memory_of(fused_moe_buffers(fused_moe_shape(DType::kBf16, dims), 132));
+  const FusedMoeMemory memory =
+      memory_of(fused_moe_buffers(fused_moe_shape(DType::kBf16, dims), 132));
   const Bytes counted = kernel_spec("fused_moe").workspace(DType::kBf16, dims);
   EXPECT_EQ(counted, memory.rows + memory.between + memory.results);
   EXPECT_LT(memory.total(), 1.01 * counted);

@@ -95,6 +95,28 @@ TEST(FusedMoeReference, ATokenThatIsNoNumberIsFaultyAndNoOther) {
   EXPECT_TRUE(std::isnan(found.y[kFusedColumns]));
 }
 
+// Of fp8 a row's largest value is 448 steps: 3 in a row with 1,000 is 1.344 of them, which becomes
+// 1.375. One expert that changes nothing.
+TEST(FusedMoeReference, RowsOfFp8HaveTheScaleOfTheirLargestValue) {
+  constexpr std::size_t kColumns = 16;
+  std::vector<double> one(kColumns * kColumns);
+  for (std::size_t i = 0; i < kColumns; ++i) one[i * kColumns + i] = 1;
+  std::vector<double> x(kColumns);
+  x[0] = 1000;
+  x[1] = 3;
+  FusedMoeShape shape{.tokens = 1,
+                      .hidden = kColumns,
+                      .ffn = kColumns,
+                      .activation = ExpertActivation::kRelu,
+                      .normalises = true};
+  const auto second = [&] {
+    return reference::fused_moe(x, std::vector<double>(kColumns), one, one, shape).y[1];
+  };
+  EXPECT_NEAR(second(), 3, 1e-12);
+  shape.is_fp8 = true;
+  EXPECT_NEAR(second(), 1.375 * 1000 / 448, 1e-12);
+}
+
 TEST(FusedMoeReference, RefusesShapesThatTheKernelDoesNotTake) {
   EXPECT_NO_THROW(require_fused_moe_shape(shape_of_two_experts(1, 2)));
   EXPECT_THROW(require_fused_moe_shape(shape_of_two_experts(1, 3)), std::invalid_argument);

@@ -100,6 +100,14 @@ TEST(PersistentMoe, AddsASharedExpertBehindIt) {
   EXPECT_EQ(num_kernels(plan, "residual_add"), 1);
 }
 
+TEST(PersistentMoe, MultipliesFp8) {
+  const ModelConfig model = testing::shipped_model("Qwen--Qwen3-30B-A3B");
+  const Plan plan = moe_layer_plan(
+      model, 64, {.precision = testing::kFp8Precision, .moe_design = MoeDesign::kPersistent});
+  EXPECT_NO_THROW(verify(plan));
+  EXPECT_EQ(num_kernels(plan, "fused_moe"), 1);
+}
+
 TEST(PersistentMoe, RefusesWhatItsKernelDoesNotTakeAndSaysWhatWould) {
   const auto says = [](const ModelConfig& model, LoweringOptions options, std::string_view words) {
     options.moe_design = MoeDesign::kPersistent;
@@ -111,7 +119,12 @@ TEST(PersistentMoe, RefusesWhatItsKernelDoesNotTakeAndSaysWhatWould) {
     }
   };
   const ModelConfig qwen = testing::shipped_model("Qwen--Qwen3-30B-A3B");
-  says(qwen, {.precision = testing::kFp8Precision}, "expected bf16 both, or design shuffling");
+  LoweringOptions blocks{.precision = testing::kFp8Precision};
+  blocks.precision.expert_weights = DType::kFp8Block;
+  says(qwen, blocks, "expected bf16 both or fp8 both");
+  LoweringOptions weights{.precision = testing::kFp8Precision};
+  weights.precision.activations = DType::kBf16;
+  says(qwen, weights, "expected bf16 both or fp8 both");
   says(qwen, {.moe_streams = 2}, "expected streams 1");
   says(scout(), {}, "weigh what they read");
   says(testing::shipped_model("deepseek-ai--DeepSeek-V3"), {}, "correction bias");

@@ -292,15 +292,19 @@ __device__ inline void make_tables(const Arguments& a, Scratch& scratch, Tables&
 
 // --- rows ----------------------------------------------------------------------------------------
 
-// A warp's part of the block's choices, in whole warps: [begin, end).
+// A warp's part of the block's choices, [begin, end), and how many warps have some: as few as take
+// 32 at a time.
 struct Choices {
   int begin;
   int end;
+  int warps;
 };
 __device__ inline Choices choices_of_warp(int choices) {
   const int each = (choices + 32 * kWarps - 1) / (32 * kWarps) * 32;
   const int begin = static_cast<int>(threadIdx.x) / 32 * each;
-  return {.begin = begin, .end = min(begin + each, choices)};
+  return {.begin = begin,
+          .end = min(begin + each, choices),
+          .warps = choices == 0 ? 0 : (choices + each - 1) / each};
 }
 
 // Rows of the block's choices, in the order of tokens: each warp counts its choices of each expert,
@@ -329,7 +333,7 @@ __device__ inline void place_rows(const Arguments& a, Scratch& scratch, const Ta
   __syncthreads();
   for (int expert = static_cast<int>(threadIdx.x); expert < a.experts; expert += kThreads) {
     int next = scratch.before[expert];
-    for (int warp = 0; warp < kWarps; ++warp) {
+    for (int warp = 0; warp < choices.warps; ++warp) {
       const int count = scratch.placed[warp][expert];
       scratch.placed[warp][expert] = next;
       next += count;
