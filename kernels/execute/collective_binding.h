@@ -7,6 +7,7 @@
 #include "kernels/binding/bind_context.h"
 #include "kernels/binding/bind_resources.h"
 #include "kernels/execute/communicators.h"
+#include "kernels/execute/row_moves.h"
 #include "kernels/execute/side_layout.h"
 #include "sim/plan/plan.h"
 
@@ -18,6 +19,8 @@ struct SideAccess {
   const SideLayout* layout = nullptr;
   Task task;
 };
+
+struct EvenTables;  // kernels/execute/even_exchange.h
 
 struct CollectiveContext {
   const Plan& plan;
@@ -33,6 +36,9 @@ struct CollectiveContext {
   const StepTables& tables;
   const KvPool& kv;
   std::int64_t kv_layer = -1;
+  // Of data-parallel ranks with even parts of all ranks' rows; null: the plan has none.
+  RowMove move = RowMove::kNone;
+  const EvenTables* even = nullptr;
 };
 
 // all_reduce by our own kernels where choose_all_reduce() says so and the group has receive areas,
@@ -54,7 +60,8 @@ struct CollectiveContext {
 // columns that are split send the rank's own columns of what they read. all_gather and all_to_all
 // take several tensors, each into one of its own; all_gather puts parts one behind the other too
 // where the whole has one more axis in front, [ranks, ...]. Of a cache, and of heads into all rows
-// of prompts: context_exchange.h. Throws std::invalid_argument for tensors that do not fit the
+// of prompts: context_exchange.h. Of rows that data-parallel ranks have even parts of:
+// even_exchange.h. Throws std::invalid_argument for tensors that do not fit the
 // kind.
 Launch bind_collective(const CollectiveContext& context);
 // Whether our own kernel serves it.

@@ -170,7 +170,7 @@ void Executor::check_finite(PreparedStep& step, const StepInput& input) {
   std::vector<Found> found(static_cast<std::size_t>(num_ranks()));
   state.run_watched(prepared, [&](int r) {
     RankStep& own = prepared.rank(r);
-    own.stage(state.parts_of(prepared, parts, r));
+    own.stage(state.parts_of(prepared, parts, r), parts);
     own.enqueue_checked();
     own.wait();
     Found& first = found[static_cast<std::size_t>(r)];

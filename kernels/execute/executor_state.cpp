@@ -216,6 +216,7 @@ std::vector<StepPart> Executor::State::split(const PreparedStep::State& step,
   }
   std::vector<StepPart> parts = split_step(input, ways);
   if (setup.grid.ffn_instances > 0) check_parts_apart(step.plan, parts);
+  step.rank(team.ranks().front()).check_even(parts);
   for (const int r : team.ranks()) {
     const bool is_first = setup.grid.is_first(r) && setup.grid.stage(r) == 0;
     if (!is_first && setup.processes.size == 1) continue;  // as that one
@@ -330,7 +331,7 @@ StepOutput Executor::State::run(PreparedStep::State& step, const std::vector<Ste
   run_watched(step, [&](int r) {
     RankStep& own = step.rank(r);
     Times& time = times[static_cast<std::size_t>(r)];
-    own.stage(parts_of(step, parts, r));
+    own.stage(parts_of(step, parts, r), parts);
     time.begin = Clock::now();
     if (gate != nullptr) {
       enqueue_gated(*gate, r, own, num_enqueued);

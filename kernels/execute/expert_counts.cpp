@@ -75,7 +75,7 @@ std::vector<ExpertCounts> Executor::expert_counts(PreparedStep& step, const Step
   std::vector<std::vector<ExpertCounts>> by_rank(static_cast<std::size_t>(num_ranks()));
   state.run_watched(prepared, [&](int r) {
     RankStep& own = prepared.rank(r);
-    own.stage(state.parts_of(prepared, parts, r));
+    own.stage(state.parts_of(prepared, parts, r), parts);
     own.enqueue_counted();
     own.wait();
     by_rank[static_cast<std::size_t>(r)] = own.take_counts();

@@ -43,7 +43,7 @@ std::vector<LaunchTime> Executor::launch_times(PreparedStep& step, const StepInp
   for (int run = 0; run < runs; ++run) {
     state.run_watched(prepared, [&](int r) {
       RankStep& own = prepared.rank(r);
-      own.stage(state.parts_of(prepared, parts, r));
+      own.stage(state.parts_of(prepared, parts, r), parts);
       std::vector<double> seconds;
       own.enqueue_timed(seconds);
       own.wait();

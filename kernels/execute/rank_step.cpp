@@ -9,7 +9,6 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/execute/collective_binding.h"
 #include "kernels/execute/hazards.h"
-#include "kernels/execute/row_moves.h"
 #include "kernels/execute/side_rows.h"
 #include "kernels/kernel_spec.h"
 
@@ -87,6 +86,7 @@ RankStep::RankStep(const Plan& plan, LaunchMode mode, const ExecutorSetup& setup
       layers_(kv_layers(plan, rank.rank())),
       side_layout_(side_layout(plan)),
       arena_(rank.arena(buffers_.arena_bytes)),
+      moves_(row_moves(plan)),
       mode_(mode) {
   if (layers_.count != rank.layers().count) {
     throw std::invalid_argument("a plan with " + std::to_string(layers_.count) +
@@ -94,13 +94,9 @@ RankStep::RankStep(const Plan& plan, LaunchMode mode, const ExecutorSetup& setup
                                 ", the executor was made for " +
                                 std::to_string(rank.layers().count));
   }
-  if (has_even_rows(plan)) {
-    throw std::invalid_argument(
-        "the plan has even parts of all data-parallel ranks' rows (dp_rows balanced), which is "
-        "simulated and not executed; expected dp_rows own");
-  }
   find_slots();
   find_parts();
+  find_even();
   find_events();
   find_inputs();
   find_host_copies();
@@ -244,6 +240,18 @@ void RankStep::find_parts() {
   static_cast<void>(rank_.results(results));
 }
 
+void RankStep::find_even() {
+  if (!moves_.has_even) return;
+  if (parts_.size() > 1) {
+    throw std::invalid_argument(
+        "even parts of all data-parallel ranks' rows (dp_rows balanced) in " +
+        std::to_string(parts_.size()) + " micro-batches, expected 1");
+  }
+  even_.moves = {.own = parts_.front().rows,
+                 .rows = rows_of_even_part(plan_),
+                 .is_captured = mode_ == LaunchMode::kGraph};
+}
+
 void RankStep::find_events() {
   std::set<int> streams{0};
   for (const Task& task : tasks_) {
@@ -292,6 +300,10 @@ void RankStep::set_tables(std::span<const StepPart> parts) {
     part.context = context_layout(part.share, part.prefill, part.rows.decodes, end);
     end = part.context.end;
   }
+  if (moves_.has_even) {
+    even_.layout = even_layout(even_.moves.own, even_.moves.rows, end);
+    end = even_.layout.end;
+  }
   // A layer by itself has no tables: something is uploaded all the same, as traces count on.
   constexpr std::int64_t kLeastBytes = 256;
   table_bytes_ = std::max(end, kLeastBytes);
@@ -319,6 +331,28 @@ void RankStep::set_tables(std::span<const StepPart> parts) {
     tables.cosines = rank_.cosines();
     tables.sines = rank_.sines();
   }
+  if (moves_.has_even) set_even();
+}
+
+void RankStep::set_even() {
+  const EvenLayout& layout = even_.layout;
+  even_.tables.token_ids = at<std::int32_t>(*tables_, layout.token_ids);
+  even_.tables.positions = at<std::int32_t>(*tables_, layout.positions);
+  even_.tables.cosines = rank_.cosines();
+  even_.tables.sines = rank_.sines();
+  even_.moves.own_sources = at<std::int32_t>(*tables_, layout.own_sources);
+  even_.moves.even_sources = at<std::int32_t>(*tables_, layout.even_sources);
+  even_.moves.sampled_sources = at<std::int32_t>(*tables_, layout.sampled_sources);
+}
+
+const StepTables& RankStep::tables_of(const Task& task) const {
+  if (!moves_.is_on_own[static_cast<std::size_t>(task.op)]) return even_.tables;
+  const Op& op = plan_.ops()[static_cast<std::size_t>(task.op)];
+  return parts_[static_cast<std::size_t>(micro_batch_of(op))].tables;
+}
+
+void RankStep::check_even(std::span<const StepPart> all) const {
+  if (moves_.has_even) static_cast<void>(EvenParts(all, even_.moves.own, even_.moves.rows));
 }
 
 void RankStep::set_context(Part& part) {
@@ -457,19 +491,20 @@ Launch RankStep::bind_task(const Task& task) {
     written.num_columns = view.num_columns;
   }
   if (std::holds_alternative<CommOp>(op.body)) {
-    const CollectiveContext context{
-        .plan = plan_,
-        .op = op,
-        .rank = rank_.rank(),
-        .reads = reads,
-        .writes = writes,
-        .group = communicators_.group(plan_, op),
-        .resources = rank_.resources(op.stream),
-        .kernel_resources = rank_.resources(0),
-        .sides = {sides_, &side_layout_, task},
-        .tables = parts_[static_cast<std::size_t>(micro_batch_of(op))].tables,
-        .kv = rank_.kv(),
-        .kv_layer = kv_layer(task)};
+    const CollectiveContext context{.plan = plan_,
+                                    .op = op,
+                                    .rank = rank_.rank(),
+                                    .reads = reads,
+                                    .writes = writes,
+                                    .group = communicators_.group(plan_, op),
+                                    .resources = rank_.resources(op.stream),
+                                    .kernel_resources = rank_.resources(0),
+                                    .sides = {sides_, &side_layout_, task},
+                                    .tables = tables_of(task),
+                                    .kv = rank_.kv(),
+                                    .kv_layer = kv_layer(task),
+                                    .move = moves_.moves[static_cast<std::size_t>(task.op)],
+                                    .even = &even_.moves};
     is_own_all_reduce_[static_cast<std::size_t>(task.op)] = is_own_all_reduce(context);
     return bind_collective(context);
   }
@@ -526,7 +561,7 @@ Launch RankStep::bind_kernel(const Task& task, std::span<const Operand> reads,
        .reads = reads,
        .writes = writes,
        .slots = slots_[static_cast<std::size_t>(task.op)],
-       .tables = part.tables,
+       .tables = tables_of(task),
        .numbers = setup_.numbers,
        .kv = &rank_.kv(),
        .kv_layer = kv_layer(task),

@@ -25,6 +25,7 @@
 
 #include "kernels/execute/communicators.h"
 #include "kernels/execute/context_share.h"
+#include "kernels/execute/even_exchange.h"
 #include "kernels/execute/rank_device.h"
 #include "kernels/execute/rank_program.h"
 #include "kernels/execute/rank_team.h"
@@ -58,8 +59,9 @@ class RankStep {
   // Fills num_nodes() without keeping the graph.
   void count_nodes();
 
-  // Writes the tables of the parts where the next upload() takes them from.
-  void stage(std::span<const StepPart> parts);
+  // Writes the tables of the rank's parts where the next upload() takes them from. `all`: of the
+  // data-parallel ranks, which give each other rows where they have even parts of those of all.
+  void stage(std::span<const StepPart> parts, std::span<const StepPart> all);
   // Enqueues a step: graph or launches, whichever there is, between the rank's start and end
   // events, and the copy of sampled tokens to sampled().
   void enqueue();
@@ -110,6 +112,9 @@ class RankStep {
   [[nodiscard]] const StepRows& rows(int micro_batch) const {
     return parts_[static_cast<std::size_t>(micro_batch)].rows;
   }
+  // Throws std::invalid_argument where even parts, if the plan has them, do not hold the tokens of
+  // all data-parallel ranks.
+  void check_even(std::span<const StepPart> all) const;
   [[nodiscard]] const std::vector<Task>& tasks() const { return tasks_; }
   // Kernels, copies and memsets of each task, of what comes before the first, and after the last;
   // the first empty until they are counted.
@@ -134,12 +139,19 @@ class RankStep {
     TensorId logits = -1;
     std::int64_t first_result = 0;
   };
+  // Of data-parallel ranks with even parts of all ranks' rows.
+  struct Even {
+    StepTables tables;  // of ops on even parts
+    EvenTables moves;
+    EvenLayout layout;
+  };
   struct Zeroed {
     std::int64_t offset = 0;
     std::int64_t bytes = 0;
   };
 
   void find_parts();
+  void find_even();
   void find_events();
   void find_slots();
   void find_inputs();
@@ -150,6 +162,8 @@ class RankStep {
   [[nodiscard]] std::optional<TensorId> find_tensor(std::string_view name) const;
   void set_tables(std::span<const StepPart> parts);
   void set_context(Part& part);
+  void set_even();
+  [[nodiscard]] const StepTables& tables_of(const Task& task) const;
   void bind_megakernel();
   // Of the cache that the task's op uses; -1: none.
   [[nodiscard]] std::int64_t kv_layer(const Task& task) const;
@@ -192,7 +206,9 @@ class RankStep {
   const SideWorkspace* sides_ = nullptr;  // of what is bound; null: NCCL moves rows between sides
   std::shared_ptr<cuda::DeviceBuffer<std::byte>> arena_;
   std::shared_ptr<cuda::DeviceBuffer<std::byte>> tables_;
+  RowMoves moves_;
   std::vector<Part> parts_;  // by micro-batch
+  Even even_;
   std::vector<Zeroed> zeroed_;
   // Inputs of a layer, by tensor id.
   std::map<TensorId, cuda::DeviceBuffer<std::byte>> inputs_;

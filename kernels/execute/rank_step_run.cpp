@@ -141,7 +141,7 @@ void RankStep::count_nodes() {
   graph_.reset();
 }
 
-void RankStep::stage(std::span<const StepPart> parts) {
+void RankStep::stage(std::span<const StepPart> parts, std::span<const StepPart> all) {
   const std::span<std::byte> staging(rank_.staging(table_bytes_),
                                      static_cast<std::size_t>(table_bytes_));
   for (std::size_t m = 0; m < parts_.size(); ++m) {
@@ -154,6 +154,11 @@ void RankStep::stage(std::span<const StepPart> parts) {
     }
     part.sampled_rows = sampled_rows(parts[m], part.share);
   }
+  if (!moves_.has_even) return;
+  const EvenParts even(all, even_.moves.own, even_.moves.rows);
+  even.fill(setup_.grid.dp_rank(rank_.rank()), even_.layout, first_vocab_row_, staging);
+  even_.moves.to_even = even.runs(RowMove::kToEven);
+  even_.moves.to_sampled = even.runs(RowMove::kToSampled);
 }
 
 void RankStep::enqueue() {

@@ -11,6 +11,7 @@ class FindMoves {
 
   RowMoves run() {
     RowMoves result{.has_even = has_even_rows(plan_)};
+    find_attention();
     for (const Op& op : plan_.ops()) {
       const RowMove move = result.has_even ? move_of(op) : RowMove::kNone;
       const bool is_on_own = !result.has_even || (move == RowMove::kNone &&
@@ -25,6 +26,25 @@ class FindMoves {
   }
 
  private:
+  // What uses a cache, and the kernels that write what it reads, up to a collective: even where
+  // that is missing, or comes late.
+  void find_attention() {
+    const auto is_cache_of = [&](TensorId id) {
+      return is_cache(plan_.tensors()[static_cast<std::size_t>(id)].role);
+    };
+    for (auto op = plan_.ops().rbegin(); op != plan_.ops().rend(); ++op) {
+      if (!std::holds_alternative<KernelOp>(op->body)) continue;
+      const bool is_own = std::ranges::any_of(op->reads, is_cache_of) ||
+                          std::ranges::any_of(op->writes, is_cache_of) || uses_own(op->writes);
+      if (!is_own) continue;
+      for (const auto* views : {&op->reads, &op->writes}) {
+        for (const TensorId id : *views) {
+          const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(id)];
+          if (tensor.role == TensorRole::kActivation) is_own_[static_cast<std::size_t>(id)] = true;
+        }
+      }
+    }
+  }
   [[nodiscard]] std::string_view rows_of(const TensorView& view) const {
     return plan_.tensors()[static_cast<std::size_t>(view.tensor)].axes.front().name;
   }

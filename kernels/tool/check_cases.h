@@ -2,14 +2,18 @@
 
 // What checks that print a line per case share.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <exception>
 #include <stdexcept>
 #include <string>
 
+#include "kernels/binding/step_input.h"
+#include "kernels/execute/rank_batches.h"
 #include "kernels/tool/checks.h"
 #include "sim/parallel/parallel.h"
+#include "sim/parallel/rank_rows.h"
 #include "sim/plan/plan.h"
 
 namespace orrery::tool {
@@ -29,6 +33,17 @@ inline std::string describe_choices(const Mesh& mesh) {
   add("lm_head", kLmHeadNames, mesh.lm_head);
   if (mesh.split_all_reduce) text += " split_all_reduce";
   return text;
+}
+
+// A step of ranks with batches of their own, which run the plan of the fullest. Where they have
+// even parts of all rows, these are as many as there are tokens, or as `num_decodes` where those
+// are more.
+inline StepShape shape_of_unlike(const StepInput& input, std::int64_t num_decodes,
+                                 const Mesh& mesh) {
+  const int parts = mesh.dp * mesh.num_micro_batches;
+  const Batch fullest = fullest_batch(input, parts, num_decodes);
+  if (mesh.dp_rows == DpRows::kOwn) return alike_shape(fullest, mesh);
+  return alike_shape(fullest, mesh, std::max(num_tokens(batch_of(input)), num_tokens(fullest)));
 }
 
 class CheckCases {

@@ -165,7 +165,8 @@ class ExecuteCheck {
         }
       });
     }
-    check_unlike_ranks(small, steps, eager, bound);
+    check_unlike_ranks(small, {.dp = 2}, steps, eager, bound);
+    check_unlike_ranks(small, {.dp = 2, .dp_rows = DpRows::kBalanced}, steps, eager, bound);
     check_halves(small, steps, eager, bound);
     reference_ = {};
   }
@@ -204,19 +205,17 @@ class ExecuteCheck {
   }
 
   // Two data-parallel ranks with batches of their own; decodes as graphs of 8 rows on each.
-  void check_unlike_ranks(const SmallModel& small, const std::vector<CheckedStep>& steps,
+  void check_unlike_ranks(const SmallModel& small, const Mesh& mesh,
+                          const std::vector<CheckedStep>& steps,
                           const ExecutedConversation& one_gpu, double bound) {
-    const Mesh mesh{.dp = 2};
     CheckedDeployment split = deployment_of(small, mesh);
     if (is_skipped(split)) return;
     split.name += " unlike batches";
     split.lower = [=](const StepInput& input, std::int64_t num_decodes) {
       LoweringOptions options;
       options.precision.weights = options.precision.activations = small.dtype;
-      return StepPlans{.plan =
-                           step_plan(model_of(small),
-                                     alike_shape(fullest_batch(input, mesh.dp, num_decodes), mesh),
-                                     options, mesh)};
+      return StepPlans{.plan = step_plan(model_of(small), shape_of_unlike(input, num_decodes, mesh),
+                                         options, mesh)};
     };
     const std::vector<CheckedStep> unlike = on_unlike_ranks(steps);
     for (const LaunchMode mode : {LaunchMode::kEager, LaunchMode::kGraph}) {
@@ -394,6 +393,7 @@ CheckCount check_execute() {
       {.tp = 2},
       {.pp = 2},
       {.dp = 2},
+      {.dp = 2, .dp_rows = DpRows::kBalanced},
       {.tp = 2, .sp = true},
       {.tp = 2, .o_proj = OProjection::kReplicated},
       {.tp = 2, .lm_head = LmHead::kReplicated},
@@ -413,6 +413,9 @@ CheckCount check_execute() {
       {.num_micro_batches = 2, .ffn_instances = 1, .ffn_tp = 2},
       {.tp = 4},
       {.tp = 2, .pp = 2},
+      {.dp = 2, .tp = 2, .dp_rows = DpRows::kBalanced},
+      {.dp = 2, .pp = 2, .dp_rows = DpRows::kBalanced},
+      {.dp = 4, .dp_rows = DpRows::kBalanced},
       {.tp = 2, .cp = 2},
       {.tp = 2, .cp = 2, .cp_weights = CpWeights::kReplicated},
       {.cp = 4},
@@ -421,6 +424,7 @@ CheckCount check_execute() {
       dealt(4)};
   const std::vector<Mesh> tensor_parallel{{.tp = 2}};
   const std::vector<Mesh> fp8_meshes{{.tp = 2},
+                                     {.dp = 2, .dp_rows = DpRows::kBalanced},
                                      {.cp = 2, .cp_weights = CpWeights::kReplicated},
                                      {.ffn_instances = 1},
                                      {.num_micro_batches = 3, .ffn_instances = 1}};
@@ -434,10 +438,10 @@ CheckCount check_execute() {
   check.check_model({.type = "qwen2", .head_dim = 128, .dtype = DType::kFp8}, tensor_parallel);
   check.check_model({.head_dim = 64, .dtype = DType::kFp8}, fp8_meshes);
   check.check_model({.head_dim = 128, .dtype = DType::kFp8}, {});
-  for (const Mesh& mesh :
-       {Mesh{.tp = 2}, Mesh{.tp = 2, .sp = true}, Mesh{.pp = 2}, Mesh{.ffn_instances = 1},
-        Mesh{.cp = 2}, Mesh{.cp = 2, .cp_weights = CpWeights::kReplicated},
-        Mesh{.cp = 2, .cp_prefill = CpPrefill::kRing}, dealt(2)}) {
+  for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.tp = 2, .sp = true}, Mesh{.pp = 2},
+                           Mesh{.dp = 2, .dp_rows = DpRows::kBalanced}, Mesh{.ffn_instances = 1},
+                           Mesh{.cp = 2}, Mesh{.cp = 2, .cp_weights = CpWeights::kReplicated},
+                           Mesh{.cp = 2, .cp_prefill = CpPrefill::kRing}, dealt(2)}) {
     check.check_wrong_collectives(small, mesh);
   }
   const std::vector<Mesh> parts_of_context{

@@ -160,11 +160,9 @@ CheckedDeployment deployment_of(const MoeStep& step) {
           .vocab = model.vocab_size,
           .lower = [=](const StepInput& input, std::int64_t num_decodes) {
             StepPlans plans{.whole = lower(model, batch_of(input, num_decodes), options)};
-            const int parts = mesh.dp * mesh.num_micro_batches;
             plans.plan =
                 has_unlike_ranks || mesh.two_batch_overlap
-                    ? step_plan(model, alike_shape(fullest_batch(input, parts, num_decodes), mesh),
-                                options, mesh)
+                    ? step_plan(model, shape_of_unlike(input, num_decodes, mesh), options, mesh)
                     : parallelize(plans.whole, mesh);
             return plans;
           }};
@@ -324,7 +322,24 @@ std::vector<Mesh> meshes_of_two() {
           {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kTokens}};
 }
 
+// Even parts of all data-parallel ranks' rows.
+void check_even_rows(StepCheck& check) {
+  for (const ExpertComm comm : {ExpertComm::kEager, ExpertComm::kGraph, ExpertComm::kTokens}) {
+    const Mesh mesh{.dp = 2, .ep = 2, .dp_rows = DpRows::kBalanced, .expert_comm = comm};
+    for (const bool has_unlike_ranks : {false, true}) {
+      for (const SmallMoe kind : {SmallMoe::kQwen3, SmallMoe::kDeepseek}) {
+        check.check_steps({.kind = kind, .mesh = mesh, .has_unlike_ranks = has_unlike_ranks});
+      }
+    }
+  }
+  check.check_steps({.kind = SmallMoe::kQwen3,
+                     .design = MoeDesign::kPersistent,
+                     .mesh = {.dp = 2, .ep = 2, .dp_rows = DpRows::kBalanced},
+                     .has_unlike_ranks = true});
+}
+
 void check_two_gpus(StepCheck& check) {
+  check_even_rows(check);
   for (const Mesh& mesh : meshes_of_two()) {
     for (const SmallMoe kind : {SmallMoe::kQwen3, SmallMoe::kLlama4, SmallMoe::kDeepseek}) {
       check.check_steps({.kind = kind, .mesh = mesh});
@@ -379,6 +394,19 @@ void check_four_gpus(StepCheck& check) {
   check.check_steps({.kind = SmallMoe::kQwen3, .mesh = {.ep = 2, .ffn_instances = 1, .ffn_tp = 2}});
 }
 
+void check_latents_of_even_rows(StepCheck& check, SmallMoe kind, Mesh mesh) {
+  check.check_steps({.kind = kind, .mesh = mesh, .has_unlike_ranks = true});
+  check.check_graph({.kind = kind, .mesh = mesh});
+  check.check_wrong_collectives({.kind = kind, .mesh = mesh, .has_unlike_ranks = true});
+  if (kind != SmallMoe::kDeepseekV3) return;  // without latents of queries
+  mesh.attention_gather = AttentionGather::kProjected;
+  for (const ExpertComm comm : {ExpertComm::kEager, ExpertComm::kGraph}) {
+    mesh.expert_comm = comm;
+    check.check_steps({.kind = kind, .mesh = mesh, .has_unlike_ranks = true});
+  }
+  check.check_graph({.kind = kind, .mesh = mesh});
+}
+
 }  // namespace
 
 CheckCount check_mla() {
@@ -406,6 +434,9 @@ CheckCount check_mla() {
     sharded.o_proj = OProjection::kSharded;
     sharded.lm_head = LmHead::kJoined;
     check.check_steps({.kind = kind, .mesh = sharded, .has_unlike_ranks = true});
+    Mesh even = apart;
+    even.dp_rows = DpRows::kBalanced;
+    check_latents_of_even_rows(check, kind, even);
   }
   const AttentionGather projected = AttentionGather::kProjected;
   check.check_steps({.kind = SmallMoe::kDeepseekV3,

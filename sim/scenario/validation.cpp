@@ -123,10 +123,6 @@ void check_executable(const Scenario& scenario) {
           "not persistent; expected design shuffling, or moe.experts in_order without "
           "num_redundant_experts");
     }
-    if (scenario.mesh.dp_rows == DpRows::kBalanced) {
-      throw std::invalid_argument(
-          "dp_rows is balanced, which is simulated and not executed; expected dp_rows own");
-    }
     if (scenario.replicas != 1 && !scenario.disaggregation) {
       throw std::invalid_argument("found " + std::to_string(scenario.replicas) +
                                   " replicas; one is executed: set placement.replicas=1");
