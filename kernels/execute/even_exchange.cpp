@@ -102,10 +102,12 @@ Launch bind_gathers(const CollectiveContext& context, std::vector<Packing> packi
   };
 }
 
-Launch bind_to_own(const CollectiveContext& context) {
+// Of each tensor all ranks' rows, in the second half of what is written, then in the first half
+// those that the rank takes.
+Launch bind_gathered(const CollectiveContext& context, const std::int32_t* sources) {
   const std::size_t count = context.reads.size();
   if (context.writes.size() != 2 * count) {
-    refuse(context, "of even parts, expected a tensor of own and one of all rows for each");
+    refuse(context, "of even parts, expected a tensor to take and one of all rows for each");
   }
   std::vector<Packing> packings;
   std::vector<GatherAndPick> calls;
@@ -117,21 +119,19 @@ Launch bind_to_own(const CollectiveContext& context) {
       const std::int64_t element = whole.bytes / view.tensor->axes.back().size;
       Rows packed{.count = whole.count, .bytes = element * view.num_columns};
       packed.data =
-          context.resources.scratch("columns of even parts " + std::to_string(i), packed.size());
+          context.resources.scratch("columns of rows " + std::to_string(i), packed.size());
       packings.push_back(
           {.from = whole.data + element * view.first_column, .stride = whole.bytes, .to = packed});
       whole = packed;
     }
     const std::vector<Rows> all = rows_in(context, context.writes[count + i]);
-    const std::vector<Rows> own = rows_in(context, context.writes[i]);
-    if (all.size() != shares.size() || own.size() != shares.size()) {
+    const std::vector<Rows> taken = rows_in(context, context.writes[i]);
+    if (all.size() != shares.size() || taken.size() != shares.size()) {
       refuse(context, "of even parts into rows of another format");
     }
     for (std::size_t at = 0; at < shares.size(); ++at) {
-      calls.push_back({.share = shares[at],
-                       .all = all[at],
-                       .sources = context.even->own_sources,
-                       .taken = own[at]});
+      calls.push_back(
+          {.share = shares[at], .all = all[at], .sources = sources, .taken = taken[at]});
     }
   }
   return bind_gathers(context, std::move(packings), std::move(calls));
@@ -171,34 +171,6 @@ std::vector<Returned> returned(const CollectiveContext& context) {
     }
   }
   return result;
-}
-
-// Rows of all ranks are gathered in scratch memory.
-Launch bind_captured(const CollectiveContext& context, const std::int32_t* sources,
-                     std::vector<Returned> tensors) {
-  const int ranks = context.group.communicator(context.rank).size();
-  std::vector<Packing> packings;
-  std::vector<GatherAndPick> calls;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const Returned& tensor = tensors[i];
-    Rows share = tensor.parts.front();
-    if (tensor.parts.size() > 1) {
-      share.count = tensor.count();
-      share.data =
-          context.resources.scratch("own rows of a rank " + std::to_string(i), share.size());
-      std::int64_t row = 0;
-      for (const Rows& part : tensor.parts) {
-        packings.push_back({.from = part.data,
-                            .stride = part.bytes,
-                            .to = {share.at(row), part.count, part.bytes}});
-        row += part.count;
-      }
-    }
-    Rows all{.count = share.count * ranks, .bytes = share.bytes};
-    all.data = context.resources.scratch("own rows of all ranks " + std::to_string(i), all.size());
-    calls.push_back({.share = share, .all = all, .sources = sources, .taken = tensor.to});
-  }
-  return bind_gathers(context, std::move(packings), std::move(calls));
 }
 
 // Rows behind those that come are padding.
@@ -245,9 +217,17 @@ Launch bind_runs(const CollectiveContext& context, const std::vector<RowRun>& ru
 }  // namespace
 
 Launch bind_even_exchange(const CollectiveContext& context) {
-  if (context.move == RowMove::kToOwn) return bind_to_own(context);
   const EvenTables& tables = *context.even;
   const bool is_to_even = context.move == RowMove::kToEven;
+  if (std::get<CommOp>(context.op.body).kind == CollectiveKind::kAllGather) {
+    if (context.move == RowMove::kToOwn) return bind_gathered(context, tables.own_sources);
+    return bind_gathered(context, is_to_even ? tables.even_sources : tables.sampled_sources);
+  }
+  if (tables.is_captured) {
+    refuse(context,
+           "of as many rows as change ranks in a step that is captured, expected eager mode, or "
+           "decodes alone");
+  }
   std::vector<Returned> tensors = returned(context);
   const Returned& rows = tensors.front();
   const std::int64_t given = is_to_even ? tables.own.tokens : tables.rows;
@@ -256,10 +236,6 @@ Launch bind_even_exchange(const CollectiveContext& context) {
     refuse(context, "of " + std::to_string(rows.count()) + " rows into " +
                         std::to_string(rows.to.count) + ", expected " + std::to_string(given) +
                         " and " + std::to_string(taken));
-  }
-  if (tables.is_captured) {
-    return bind_captured(context, is_to_even ? tables.even_sources : tables.sampled_sources,
-                         std::move(tensors));
   }
   return bind_runs(context, is_to_even ? tables.to_even : tables.to_sampled, std::move(tensors));
 }

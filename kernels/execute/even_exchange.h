@@ -20,16 +20,17 @@ struct EvenTables {
   const std::int32_t* own_sources = nullptr;      // [own tokens], rows of all even parts
   const std::int32_t* even_sources = nullptr;     // [rows], rows of all ranks' own rows
   const std::int32_t* sampled_sources = nullptr;  // [own seqs], rows of all even parts
-  // A graph is replayed with other rows than it was captured with: then all ranks gather the rows
-  // of all, which are as many in each step, and pick theirs. Else those that move are sent.
-  bool is_captured = false;
-  std::vector<RowRun> to_even;  // of the step that is staged
+  bool is_captured = false;                       // and replayed with other runs than these
+  std::vector<RowRun> to_even;                    // of the step that is staged
   std::vector<RowRun> to_sampled;
 };
 
-// Of an op with a move (CollectiveContext::move). Even parts are gathered where the plan has them
-// (".all") and the rank's own rows picked. Attention's results may be of several tensors, whose
-// rows follow each other. fp8 with its row scales. Throws std::invalid_argument for other tensors.
+// Of an op with a move (CollectiveContext::move).
+//   all_gather  of all ranks' rows, ".all" in the plan, of which the rank takes some
+//   all_to_all  of the rows that change ranks, by runs that the host knows. Attention's results may
+//               be of several tensors, whose rows follow each other
+// fp8 with its row scales. Throws std::invalid_argument for other tensors, and for an all_to_all in
+// a step that is captured.
 Launch bind_even_exchange(const CollectiveContext& context);
 
 }  // namespace orrery

@@ -55,16 +55,14 @@ class FindMoves {
   [[nodiscard]] RowMove move_of(const Op& op) const {
     const auto* comm = std::get_if<CommOp>(&op.body);
     if (comm == nullptr || op.reads.empty() || op.writes.empty()) return RowMove::kNone;
-    if (comm->kind == CollectiveKind::kAllGather) {
-      return rows_of(op.writes.back()) == axis::kAllTokens ? RowMove::kToOwn : RowMove::kNone;
-    }
-    if (comm->kind != CollectiveKind::kAllToAll) return RowMove::kNone;
-    if (uses_own(op.reads)) {
-      return rows_of(op.writes.front()) == axis::kTokens ? RowMove::kToEven : RowMove::kNone;
-    }
-    const bool samples =
-        rows_of(op.reads.front()) == axis::kTokens && rows_of(op.writes.front()) == axis::kSeqs;
-    return samples ? RowMove::kToSampled : RowMove::kNone;
+    const bool is_gather =
+        comm->kind == CollectiveKind::kAllGather && rows_of(op.writes.back()) == axis::kAllTokens;
+    if (!is_gather && comm->kind != CollectiveKind::kAllToAll) return RowMove::kNone;
+    const std::string_view taken = rows_of(op.writes.front());
+    if (uses_own(op.reads)) return taken == axis::kTokens ? RowMove::kToEven : RowMove::kNone;
+    if (rows_of(op.reads.front()) != axis::kTokens) return RowMove::kNone;
+    if (taken == axis::kSeqs) return RowMove::kToSampled;
+    return is_gather ? RowMove::kToOwn : RowMove::kNone;
   }
 
   const Plan& plan_;

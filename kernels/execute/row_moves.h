@@ -14,8 +14,8 @@ namespace orrery {
 enum class RowMove : std::uint8_t {
   kNone,
   kToOwn,     // an all_gather of even parts, of which ranks take the rows of their sequences
-  kToEven,    // an all_to_all of what attention has written
-  kToSampled  // an all_to_all of the rows whose logits are wanted
+  kToEven,    // an all_to_all of what attention has written; of decodes alone an all_gather
+  kToSampled  // likewise, of the rows whose logits are wanted
 };
 
 struct RowMoves {

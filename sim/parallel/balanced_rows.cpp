@@ -7,6 +7,9 @@
 //   all_to_all  over dp, of attention's results
 //   even rows   output projection, residual, FFN, experts
 //
+// Of decodes alone results are gathered too, and each rank takes the rows of its even part: such
+// steps are captured, and a graph does not know how many rows go where.
+//
 // With attention_gather norm all projections are on own rows, and hidden rows are gathered. Behind
 // the last layer sampled rows go back to the ranks of their sequences. The data pass says which
 // rows an op has; this one moves them where an op reads rows of the other kind.
@@ -117,7 +120,12 @@ class FindOwnRows {
 class BalancedRows {
  public:
   BalancedRows(const Plan& plan, const Mesh& mesh)
-      : source_(plan), mesh_(mesh), own_(own_rows(plan, mesh)), rewrite_(plan, 1) {}
+      : source_(plan), mesh_(mesh), own_(own_rows(plan, mesh)), rewrite_(plan, 1) {
+    has_prompts_ = std::ranges::any_of(plan.ops(), [](const Op& op) {
+      const auto* kernel = std::get_if<KernelOp>(&op.body);
+      return kernel != nullptr && kernel->kernel.ends_with("_prefill");
+    });
+  }
 
   Plan run() {
     rewrite_.copy_tensors([](Tensor&) {});
@@ -218,11 +226,11 @@ class BalancedRows {
     if (own.empty()) return;
     TensorId& even = returned_.try_emplace(own.front().tensor, -1).first->second;
     if (even < 0) {
-      Bytes bytes;
-      for (const TensorId id : own) bytes += bytes_of(rewrite_.tensor(id));
       even = rewrite_.add_tensor_like(own.front(), ".even",
                                       {rows_of(op.writes.front()), axes_of(own.front()).second});
-      collective(op, CollectiveKind::kAllToAll, bytes, own, {even});
+      Bytes bytes;
+      for (const TensorId id : own) bytes += bytes_of(rewrite_.tensor(id));
+      exchange(op, bytes, own, even);
     }
     const auto first = std::ranges::find(op.reads, own.front());
     *first = even;
@@ -245,10 +253,23 @@ class BalancedRows {
       if (own < 0) {
         own = rewrite_.add_tensor_like(
             read, ".sampled", {rows_of(op.writes.front()), rewrite_.tensor(read).axes.back()});
-        collective(op, CollectiveKind::kAllToAll, bytes_of(rewrite_.tensor(own)), {read}, {own});
+        exchange(op, bytes_of(rewrite_.tensor(own)), {read}, own);
       }
       read = own;
     }
+  }
+
+  // Of `bytes`: those of the rows that change ranks.
+  void exchange(const Op& before, Bytes bytes, const TensorViews& from, TensorId to) {
+    if (has_prompts_ || from.size() > 1) {
+      collective(before, CollectiveKind::kAllToAll, bytes, from, {to});
+      return;
+    }
+    const auto [rows, columns] = axes_of(from.front());
+    const Axis of_all{std::string(axis::kAllTokens), rows.size * mesh_.dp};
+    const TensorId all = rewrite_.add_tensor_like(from.front(), ".all", {of_all, columns});
+    collective(before, CollectiveKind::kAllGather, bytes_of(rewrite_.tensor(all)) / mesh_.dp, from,
+               {to, all});
   }
 
   [[nodiscard]] const Axis& rows_of(TensorId id) const { return rewrite_.tensor(id).axes.front(); }
@@ -269,6 +290,7 @@ class BalancedRows {
   const Mesh& mesh_;
   OwnRows own_;
   Rewrite rewrite_;
+  bool has_prompts_ = false;
   std::map<Columns, TensorId> gathered_;   // own rows of even ones
   std::map<TensorId, TensorId> returned_;  // even rows, by the first of the own tensors
   std::map<TensorId, TensorId> sampled_;   // own sampled rows of even ones
