@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/devices.h"
 #include "kernels/dense/gemm/cublas_lt.h"
+#include "kernels/execute/even_graphs.h"
 #include "kernels/execute/rank_error.h"
 #include "sim/parallel/rank_rows.h"
 #include "sim/plan/halves.h"
@@ -49,17 +50,26 @@ DealtInput dealt_input(const ExecutorRunnerSetup& setup, const StepInput& input)
   return {input, setup.mesh.dp, setup.mesh.two_batch_overlap};
 }
 
-Plan plan_of(const ExecutorRunnerSetup& setup, const DealtInput& dealt) {
+bool has_even_rows(const ExecutorRunnerSetup& setup) {
+  return setup.mesh.dp_rows == DpRows::kBalanced;
+}
+// Tokens of which ranks have even parts in an eager step; 0: they have their own rows alone.
+std::int64_t even_tokens(const ExecutorRunnerSetup& setup, const DealtInput& dealt) {
+  return has_even_rows(setup) ? num_tokens(batch_of(dealt.whole())) : 0;
+}
+
+Plan plan_of(const ExecutorRunnerSetup& setup, const DealtInput& dealt, std::int64_t even) {
   Mesh mesh = setup.mesh;
   const Batch batch = dealt.fullest();
   if (dealt.is_halved()) mesh.num_micro_batches = kNumHalves;
   if (mesh.dp == 1 && !dealt.is_halved()) {
     return parallelize(lower(setup.model, batch, setup.lowering), mesh);
   }
-  return step_plan(setup.model, alike_shape(batch, mesh), setup.lowering, mesh);
+  return step_plan(setup.model, alike_shape(batch, mesh, even), setup.lowering, mesh);
 }
 Plan plan_of(const ExecutorRunnerSetup& setup, const StepInput& input) {
-  return plan_of(setup, dealt_input(setup, input));
+  const DealtInput dealt = dealt_input(setup, input);
+  return plan_of(setup, dealt, even_tokens(setup, dealt));
 }
 
 // Of latent attention a plan gathers as many cached tokens for each rank.
@@ -160,28 +170,58 @@ StepInput ExecutorRunner::any_input(std::int64_t tokens, std::int64_t decodes,
            .dp_rank = dp_rank});
       left -= query;
     }
-    for (std::int64_t i = 0; i < decodes; ++i) {
-      input.decodes.push_back({.tokens = {0},
-                               .context = context,
-                               .blocks = any_blocks(context + 1, i),
-                               .dp_rank = dp_rank});
-    }
+    add_decodes(input, decodes, context, rank);
   }
   return input;
 }
 
+void ExecutorRunner::add_decodes(StepInput& input, std::int64_t count, std::int64_t context,
+                                 int rank) const {
+  for (std::int64_t i = 0; i < count; ++i) {
+    input.decodes.push_back({.tokens = {0},
+                             .context = context,
+                             .blocks = any_blocks(context + 1, i),
+                             .dp_rank = setup_.mesh.dp > 1 ? rank : -1});
+  }
+}
+
+StepInput ExecutorRunner::any_decodes(std::span<const std::int64_t> ranks,
+                                      std::int64_t context) const {
+  StepInput input;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    add_decodes(input, ranks[rank], context, static_cast<int>(rank));
+  }
+  return input;
+}
+
+std::vector<ExecutorRunner::Rows> ExecutorRunner::graphs_of(std::int64_t rows) const {
+  if (!has_even_rows(setup_)) return {{.decodes = rows}};
+  std::vector<Rows> graphs;
+  for (const std::int64_t even : even_graphs_of(setup_.graph_rows, rows, setup_.mesh.dp)) {
+    graphs.push_back({.decodes = rows, .even = even});
+  }
+  return graphs;
+}
+
 void ExecutorRunner::capture(std::int64_t rows) {
   const std::int64_t context = std::min(setup_.capture_context, setup_.executor.max_model_len);
-  const StepInput whole = any_input(0, rows, context - 1);
-  const DealtInput dealt = dealt_input(setup_, whole);
-  const StepInput& input = dealt.input();
-  const Plan plan = plan_of(setup_, dealt);
-  std::unique_ptr<PreparedStep>& graph = graphs_[rows];
+  const int dp = setup_.mesh.dp;
   const std::vector<std::int64_t>& of_one_kernel = setup_.megakernel_rows;
   const bool is_one_kernel = std::ranges::find(of_one_kernel, rows) != of_one_kernel.end();
-  graph =
-      executor_.prepare(plan, input, is_one_kernel ? LaunchMode::kMegakernel : LaunchMode::kGraph);
-  executor_.run(*graph, input);
+  const LaunchMode mode = is_one_kernel ? LaunchMode::kMegakernel : LaunchMode::kGraph;
+  std::vector<Rows> graphs = graphs_of(rows);
+  std::ranges::reverse(graphs);  // the largest first
+  for (const Rows& of : graphs) {
+    const std::vector<std::int64_t> decodes =
+        of.even > 0 ? decodes_of_graph(rows, of.even, dp)
+                    : std::vector<std::int64_t>(static_cast<std::size_t>(dp), rows);
+    const StepInput whole = any_decodes(decodes, context - 1);
+    const DealtInput dealt = dealt_input(setup_, whole);
+    std::unique_ptr<PreparedStep>& graph = graphs_[of];
+    graph =
+        executor_.prepare(plan_of(setup_, dealt, even_tokens(setup_, dealt)), dealt.input(), mode);
+    executor_.run(*graph, dealt.input());
+  }
 }
 
 PreparedStep& ExecutorRunner::eager(const DealtInput& dealt) {
@@ -190,11 +230,13 @@ PreparedStep& ExecutorRunner::eager(const DealtInput& dealt) {
                   .sampled = num_sampled(batch),
                   .decodes = batch.num_decodes,
                   .is_halved = dealt.is_halved(),
-                  .expanded = setup_.model.kv_lora_rank > 0 ? cached_tokens(batch) : 0};
+                  .expanded = setup_.model.kv_lora_rank > 0 ? cached_tokens(batch) : 0,
+                  .even = even_tokens(setup_, dealt)};
   Prepared& prepared = eager_[rows];
   prepared.last_use = ++num_runs_;
   if (prepared.step) return *prepared.step;
-  prepared.step = executor_.prepare(plan_of(setup_, dealt), dealt.input(), LaunchMode::kEager);
+  prepared.step =
+      executor_.prepare(plan_of(setup_, dealt, rows.even), dealt.input(), LaunchMode::kEager);
   if (eager_.size() > kMostEager) {
     eager_.erase(std::ranges::min_element(eager_, {},
                                           [](const auto& entry) { return entry.second.last_use; }));
@@ -233,7 +275,11 @@ std::vector<std::int32_t> ExecutorRunner::run_step(const StepInput& input,
     PreparedStep& step = eager(dealt);
     return run_timed(step, dealt, {.prepare = since(begin)});
   }
-  const auto graph = graphs_.find(graph_rows);
+  Rows rows{.decodes = graph_rows};
+  if (has_even_rows(setup_)) {
+    rows.even = even_graph_rows(setup_.graph_rows, std::ssize(input.decodes), setup_.mesh.dp);
+  }
+  const auto graph = graphs_.find(rows);
   if (graph == graphs_.end()) {
     throw std::invalid_argument("a graph of " + std::to_string(graph_rows) +
                                 " rows was not captured");

@@ -37,6 +37,9 @@ struct ExecutorRunnerSetup {
   bool announces_layers = false;
   // Rows of decode steps that run as one kernel; others that are captured, as graphs.
   std::vector<std::int64_t> megakernel_rows;
+  // Rows of decode steps that will be captured, ascending: even parts of all data-parallel ranks'
+  // rows pad to one of these too.
+  std::vector<std::int64_t> graph_rows;
   // Context of the decodes for which graphs are captured: they keep how its attention is split.
   std::int64_t capture_context = 1024;
   // Among the ranks of all replicas: what is added to those of this one in errors.
@@ -84,6 +87,8 @@ class ExecutorRunner : public StepRunner {
     bool is_halved = false;
     // Cached tokens of prompts, of latents alone: they are expanded by as many rows of the plan.
     std::int64_t expanded = 0;
+    // Of all data-parallel ranks, where these have even parts; of a graph those of one part.
+    std::int64_t even = 0;
     auto operator<=>(const Rows&) const = default;
   };
   struct Prepared {
@@ -94,7 +99,13 @@ class ExecutorRunner : public StepRunner {
   // `tokens` of prompts and `decodes` after `context` tokens beside them, on each rank.
   [[nodiscard]] StepInput any_input(std::int64_t tokens, std::int64_t decodes,
                                     std::int64_t context = 0) const;
+  // Decodes alone, of each rank.
+  [[nodiscard]] StepInput any_decodes(std::span<const std::int64_t> ranks,
+                                      std::int64_t context) const;
+  void add_decodes(StepInput& input, std::int64_t count, std::int64_t context, int rank) const;
   [[nodiscard]] std::vector<std::int32_t> any_blocks(std::int64_t tokens, std::int64_t index) const;
+  // Numbers of rows for which decodes that pad to `rows` are captured.
+  [[nodiscard]] std::vector<Rows> graphs_of(std::int64_t rows) const;
   PreparedStep& eager(const DealtInput& dealt);
   std::vector<std::int32_t> run_step(const StepInput& input, std::int64_t graph_rows);
   std::vector<std::int32_t> run_timed(PreparedStep& step, const DealtInput& dealt, RunTimes times);
@@ -103,7 +114,7 @@ class ExecutorRunner : public StepRunner {
   std::unique_ptr<HostTier> host_tier_;  // null: there is none
   std::unique_ptr<LayerEvents> layer_events_;
   Executor executor_;
-  std::map<std::int64_t, std::unique_ptr<PreparedStep>> graphs_;  // by rows
+  std::map<Rows, std::unique_ptr<PreparedStep>> graphs_;  // of decodes, and even, alone
   std::map<Rows, Prepared> eager_;
   std::int64_t num_runs_ = 0;
   std::vector<RunTimes> times_;

@@ -133,6 +133,7 @@ ExecutorRunnerSetup runner_setup(const ServeCase& serve, const Options& options,
                        .only_nccl = options.only_nccl},
           .host_tier = host_tier(serve),
           .megakernel_rows = deployment.megakernel_batch_sizes,
+          .graph_rows = graphs,
           .capture_context = mean_decode_context(serve.workload)};
 }
 
