@@ -23,7 +23,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def test_every_scenario_can_be_prepared(directories: list[Path]) -> None:
-    assert len(directories) == 6
+    assert len(directories) == 7
     for directory in directories:
         assert list((directory / "steps").glob("*.plan")), directory
 
