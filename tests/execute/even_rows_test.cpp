@@ -145,6 +145,7 @@ std::vector<std::int32_t> gathered(const Names& ranks) {
 std::vector<std::int32_t> picked(const std::vector<std::int32_t>& all,
                                  const std::vector<std::int32_t>& sources) {
   std::vector<std::int32_t> rows;
+  rows.reserve(sources.size());
   for (const std::int32_t source : sources) {
     rows.push_back(source < 0 ? kPadding : all.at(static_cast<std::size_t>(source)));
   }
@@ -248,9 +249,9 @@ TEST(EvenRows, ThatDoNotHoldAllTokensAreRefused) {
   const StepInput input = step_of({{.chunks = {5}}, {.chunks = {4}}});
   const std::vector<StepPart> parts = split_step(input, 2);
   const StepRows own{.tokens = 5, .prefill = 5, .decodes = 0, .seqs = 1};
-  EXPECT_NO_THROW(EvenParts(parts, own, 5));
+  EXPECT_NO_THROW(static_cast<void>(EvenParts(parts, own, 5)));
   try {
-    EvenParts(parts, own, 4);
+    static_cast<void>(EvenParts(parts, own, 4));
     FAIL() << "not refused";
   } catch (const std::invalid_argument& error) {
     EXPECT_NE(std::string(error.what()).find("9 tokens"), std::string::npos) << error.what();

@@ -148,6 +148,28 @@ TEST_F(ValidationTest, WhatOneInstanceCannotRunIsRefused) {
                "a static batch is not replayed");
 }
 
+std::map<CollectiveKind, int> num_collectives(const Plan& plan) {
+  std::map<CollectiveKind, int> counts;
+  for (const Op& op : plan.ops()) {
+    if (const auto* comm = std::get_if<CommOp>(&op.body)) ++counts[comm->kind];
+  }
+  return counts;
+}
+
+// Even parts are gathered; results of attention are sent where there are prompts. A graph of
+// decodes cannot know how many rows go where.
+TEST_F(ValidationTest, EvenRowsOfDataParallelRanksAreExecuted) {
+  const ValidationPrediction prediction = predict_validation(
+      load({"machine=hgx-h200", "placement={replicas: 1, dp: 2, dp_rows: balanced}",
+            "validate={steps: [{prefill: [128, 16]}, {decodes: 4, context: 64}], serve: false}"}));
+  ASSERT_GE(prediction.steps.size(), 2U);
+  for (const StepPrediction& step : prediction.steps) {
+    std::map<CollectiveKind, int> counts = num_collectives(step.plan);
+    EXPECT_EQ(counts[CollectiveKind::kAllToAll] > 0, !step.batch.prefill.empty()) << step.name;
+    EXPECT_GT(counts[CollectiveKind::kAllGather], 0) << step.name;
+  }
+}
+
 TEST_F(ValidationTest, OneTierOfTheHostIsExecutedAndOthersAreRefused) {
   const std::string prompts = "workload.closed_loop.distinct_prompts=2";
   const auto tier = [](const std::string& name, const std::string& more = "") {
