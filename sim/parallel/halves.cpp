@@ -83,6 +83,18 @@ StepShape shape_of(const Batch& batch, const std::vector<Batch>& parts, int num_
   return shape;
 }
 
+// Of ranks that have even parts of the step's tokens instead of as many rows as the fullest. Rows
+// of prompts, and of their keys, are split as those are: rounded down, their shares, which are
+// rounded up, are those of the fullest rank.
+StepShape with_even_rows(StepShape shape, std::int64_t tokens) {
+  const std::int64_t fullest = shape.tokens;  // times the ranks
+  const std::int64_t keys = (shape.prefill_tokens + shape.prefill_cached) * tokens / fullest;
+  shape.tokens = tokens;
+  shape.prefill_tokens = shape.prefill_tokens * tokens / fullest;
+  shape.prefill_cached = keys - shape.prefill_tokens;
+  return shape;
+}
+
 }  // namespace
 
 Plan executed_plan(const ModelConfig& model, const Batch& batch, const LoweringOptions& options,
@@ -95,7 +107,10 @@ Plan executed_plan(const ModelConfig& model, const Batch& batch, const LoweringO
   if (is_halved) return step_plan(model, shape_of(batch, halves, kNumHalves), options, mesh);
   const std::vector<Batch> ranks = ranks_of(halves);
   if (are_alike(ranks)) return parallelize(lower(model, batch, options), mesh);
-  return step_plan(model, shape_of(batch, ranks, 1), options, mesh);
+  const StepShape shape = shape_of(batch, ranks, 1);
+  const bool is_balanced = mesh.dp_rows == DpRows::kBalanced;
+  return step_plan(model, is_balanced ? with_even_rows(shape, num_tokens(batch)) : shape, options,
+                   mesh);
 }
 
 }  // namespace orrery

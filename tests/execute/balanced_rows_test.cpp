@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "sim/parallel/halves.h"
 #include "tests/execute/deployment.h"
 
 namespace orrery {
@@ -120,6 +121,36 @@ TEST(ReferenceBalancedRows, OfLatentsGiveTheLogitsOfOneRank) {
           .dp_rows = kBalanced,
           .expert_comm = eager,
           .attention_gather = gather}});
+  }
+}
+
+// Steps whose sequences are dealt out in order, by the plans that `orrery validate` writes: long
+// prompts on the first rank, short ones on the second; chunks beside decodes; decodes alone.
+TEST(ReferenceBalancedRows, OfExecutedPlansGiveTheLogitsOfOneRank) {
+  const TestSequence a(0, 20);
+  const TestSequence b(1, 20);
+  const TestSequence c(2, 20);
+  const TestSequence d(3, 20);
+  std::vector<StepInput> steps(3);
+  steps[0].prefill = {a.chunk(0, 9, false), b.chunk(0, 4), c.chunk(0, 2, false), d.chunk(0, 1)};
+  steps[1].prefill = {a.chunk(9, 11), c.chunk(2, 7)};
+  steps[1].decodes = {b.chunk(4, 5), d.chunk(1, 2)};
+  steps[2].decodes = {a.chunk(11, 12), b.chunk(5, 6), c.chunk(7, 8)};
+  for (const ModelConfig& model : {tiny_llama(), tiny_deepseek()}) {
+    const int ep = model.num_experts > 0 ? 2 : 1;
+    Mesh mesh{.dp = 2, .ep = ep, .expert_comm = ExpertComm::kGraph};
+    const testing::Deployment own = deployment_of(model, mesh);
+    mesh.dp_rows = kBalanced;
+    const StepInput* step = nullptr;
+    ReferenceRuns split(own, [&](const Plan& /*plan*/) {
+      return executed_plan(model, batch_of(*step), own.options, mesh);
+    });
+    ReferenceRuns single(deployment_of(model, {}));
+    for (const StepInput& input : steps) {
+      step = &input;
+      EXPECT_LT(relative_difference(split.run(input).logits, single.run(input).logits), 1e-9)
+          << "step " << &input - steps.data();
+    }
   }
 }
 

@@ -13,6 +13,7 @@
 #include "kernels/execute/rank_batches.h"
 #include "kernels/execute/rank_program.h"
 #include "kernels/execute/wrong_plan.h"
+#include "sim/parallel/halves.h"
 #include "tests/execute/deployment.h"
 
 namespace orrery {
@@ -281,6 +282,16 @@ TEST(EvenRows, OfAPlanAreAnEvenPartOfAllTokens) {
       EXPECT_EQ(own.tokens, 12);
     }
   }
+}
+
+// A step dealt out in order: 11 of 14 tokens on the first rank.
+TEST(EvenRows, OfAnExecutedPlanAreAnEvenPartOfAllTokens) {
+  const Mesh mesh{.dp = 2, .dp_rows = DpRows::kBalanced};
+  const Batch batch{.prefill = {{11, 4}, {2, 30}}, .num_decodes = 1, .decode_context = 9};
+  const Plan plan = executed_plan(tiny_llama(), batch, {}, mesh);
+  EXPECT_EQ(rows_of_even_part(plan), 7);
+  EXPECT_EQ(step_rows(plan, 1, 0).prefill, 11);
+  EXPECT_EQ(step_rows(plan, 1, 0).decodes, 1);
 }
 
 // Rows of a plan whose collective was left out are told apart all the same: what appends to a cache
