@@ -91,11 +91,12 @@ std::vector<RowRun> EvenParts::runs(RowMove move) const {
     for (std::int64_t done = 0; done < placed.count();) {
       const std::int64_t place = placed.place + done;
       const std::int64_t count = std::min(placed.count() - done, rows_ - place % rows_);
-      append(runs, {.from = placed.rank,
-                    .from_row = placed.row + done,
-                    .to = static_cast<int>(place / rows_),
-                    .to_row = place % rows_,
-                    .count = count});
+      const RowRun run{.from = placed.rank,
+                       .from_row = placed.row + done,
+                       .to = static_cast<int>(place / rows_),
+                       .to_row = place % rows_,
+                       .count = count};
+      run.from_row == own_.prefill ? runs.push_back(run) : append(runs, run);
       done += count;
     }
   }

@@ -55,7 +55,9 @@ class EvenParts {
   // std::invalid_argument where even parts of `rows` do not hold all tokens.
   EvenParts(std::span<const StepPart> parts, const StepRows& own, std::int64_t rows);
 
-  // Of kToEven or kToSampled: what goes from whom to whom, by rank, then by row.
+  // Of kToEven or kToSampled: what goes from whom to whom, by rank, then by row. Own rows of
+  // prompts and of decodes, of which attention makes tensors of their own, are in runs of their
+  // own.
   [[nodiscard]] std::vector<RowRun> runs(RowMove move) const;
   // Writes the tables of one rank. Token ids are less `first_vocab_row`; those of padding and its
   // positions are 0, its sources -1.

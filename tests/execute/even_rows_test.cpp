@@ -188,7 +188,13 @@ void expect_rows_move(const std::vector<RankLengths>& lengths, std::int64_t padd
     EXPECT_EQ(picked(all, ranks.table(rank, ranks.layout.sampled_sources, ranks.own.seqs)),
               ranks.sampled[rank]);
   }
-  EXPECT_EQ(sent(ranks.even.runs(RowMove::kToEven), ranks.tokens, ranks.rows), even);
+  const std::vector<RowRun> runs = ranks.even.runs(RowMove::kToEven);
+  EXPECT_EQ(sent(runs, ranks.tokens, ranks.rows), even);
+  for (const RowRun& run : runs) {
+    const bool is_of_prompts = run.from_row < ranks.own.prefill;
+    EXPECT_TRUE(!is_of_prompts || run.from_row + run.count <= ranks.own.prefill)
+        << "decodes in a run of prompts";
+  }
   EXPECT_EQ(sent(ranks.even.runs(RowMove::kToSampled), even, ranks.own.seqs), ranks.sampled);
 }
 
