@@ -16,6 +16,7 @@
 #include "kernels/execute/check.h"
 #include "kernels/execute/rank_batches.h"
 #include "kernels/execute/rank_program.h"
+#include "kernels/execute/row_moves.h"
 #include "kernels/execute/wrong_plan.h"
 #include "kernels/serve/rank_grid.h"
 #include "kernels/tool/check_cases.h"
@@ -168,6 +169,18 @@ CheckedDeployment deployment_of(const MoeStep& step) {
           }};
 }
 
+// Collectives whose absence must show: of even rows, where there are some, those alone, since other
+// ops would take what they find for counts.
+std::vector<std::string> left_out(const Plan& plan) {
+  const RowMoves rows = row_moves(plan);
+  if (!rows.has_even) return collective_names(plan);
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < rows.moves.size(); ++i) {
+    if (rows.moves[i] != RowMove::kNone) names.push_back(printed_name(plan.ops()[i]));
+  }
+  return names;
+}
+
 class StepCheck : public CheckCases {
  public:
   using CheckCases::CheckCases;
@@ -226,10 +239,11 @@ class StepCheck : public CheckCases {
   void check_wrong_collectives(const MoeStep& step) {
     if (is_skipped(describe(step), step.mesh)) return;
     const CheckedDeployment split = deployment_of(step);
-    const std::vector<CheckedStep> steps = {
+    std::vector<CheckedStep> steps = {
         reference_conversation(deployment_of({.kind = step.kind}), 0).front()};
+    if (step.has_unlike_ranks) steps = on_unlike_ranks(std::move(steps));
     const double bound = moe_bounds(step.dtype).logits;
-    for (const std::string& name : collective_names(split.lower(steps[0].input, 0).plan)) {
+    for (const std::string& name : left_out(split.lower(steps[0].input, 0).plan)) {
       const auto check = [&](const char* how, Plan (*make_wrong)(const Plan&, std::string_view)) {
         const std::string what = split.name + " with " + name + " " + how;
         guarded(what, [&] {
