@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <random>
 #include <span>
@@ -13,6 +14,7 @@
 #include "kernels/execute/rank_batches.h"
 #include "kernels/execute/rank_program.h"
 #include "kernels/execute/wrong_plan.h"
+#include "sim/memory/buffers.h"
 #include "sim/parallel/halves.h"
 #include "tests/execute/deployment.h"
 
@@ -298,6 +300,36 @@ TEST(EvenRows, OfAnExecutedPlanAreAnEvenPartOfAllTokens) {
   EXPECT_EQ(rows_of_even_part(plan), 7);
   EXPECT_EQ(step_rows(plan, 1, 0).prefill, 11);
   EXPECT_EQ(step_rows(plan, 1, 0).decodes, 1);
+}
+
+// What is gathered is read by nobody but the collective, and lies beside what it reads and writes.
+TEST(EvenRows, AreGatheredIntoMemoryOfTheirOwn) {
+  const StepInput input = step_of({{.chunks = {11}}, {.chunks = {2}, .decodes = 1}});
+  const StepInput decodes = step_of({{.decodes = 5}, {.decodes = 2}});
+  for (const AttentionGather gather : {AttentionGather::kNorm, AttentionGather::kProjected}) {
+    const Mesh mesh{.dp = 2, .dp_rows = DpRows::kBalanced, .attention_gather = gather};
+    for (const StepInput* const step : {&input, &decodes}) {
+      const Plan plan = balanced_plan(tiny_deepseek(), mesh, *step);
+      const BufferPlan buffers = plan_buffers(plan, 1);
+      const RowMoves rows = row_moves(plan);
+      for (std::size_t i = 0; i < plan.ops().size(); ++i) {
+        if (rows.moves[i] == RowMove::kNone) continue;
+        std::map<std::int64_t, std::int64_t> ranges;  // end by begin
+        for (const auto* views : {&plan.ops()[i].reads, &plan.ops()[i].writes}) {
+          for (const TensorId id : *views) {
+            const auto at = static_cast<std::size_t>(id);
+            const auto bytes = static_cast<std::int64_t>(bytes_of(plan.tensors()[at]).value());
+            EXPECT_TRUE(ranges.emplace(buffers.offsets[at], buffers.offsets[at] + bytes).second);
+          }
+        }
+        std::int64_t last = 0;
+        for (const auto& [begin, end] : ranges) {
+          EXPECT_GE(begin, last) << plan.ops()[i].name;
+          last = end;
+        }
+      }
+    }
+  }
 }
 
 // Rows of a plan whose collective was left out are told apart all the same: what appends to a cache
