@@ -292,6 +292,47 @@ TEST(EvenRows, OfAPlanAreAnEvenPartOfAllTokens) {
   }
 }
 
+// Rows of the keys that attention to prompts reads on rank 0: of latents cached ones are among
+// them.
+std::int64_t rows_of_keys(const Plan& plan) {
+  for (const Op& op : plan.ops()) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr || kernel->kernel != "mla_prefill") continue;
+    return plan.tensors()[static_cast<std::size_t>(op.reads.back().tensor)].axes.front().size;
+  }
+  return 0;
+}
+
+// As services run them: the plan is that of the fullest rank, with even parts of all tokens.
+TEST(EvenRows, OfAServicesStepsHoldWhatEachRankHas) {
+  std::mt19937 random(23);
+  const auto below = [&](std::uint32_t most) { return static_cast<std::int64_t>(random() % most); };
+  for (int i = 0; i < 60; ++i) {
+    const int dp = below(2) == 0 ? 2 : 4;
+    std::vector<RankLengths> ranks(static_cast<std::size_t>(dp));
+    for (RankLengths& rank : ranks) {
+      for (std::int64_t chunk = below(3); chunk > 0; --chunk) rank.chunks.push_back(1 + below(30));
+      rank.decodes = below(5);
+    }
+    ranks.front().chunks.push_back(3);
+    const StepInput input = step_of(ranks);
+    const Plan plan =
+        balanced_plan(tiny_deepseek(), {.dp = dp, .dp_rows = DpRows::kBalanced}, input);
+    const StepRows own = step_rows(plan, 0, 0);
+    const std::vector<StepPart> parts = split_step(input, dp);
+    EXPECT_NO_THROW(static_cast<void>(EvenParts(parts, own, rows_of_even_part(plan))))
+        << "step " << i << " of seed 23";
+    for (const StepPart& part : parts) {
+      EXPECT_NO_THROW(check_part(part, own, kCache)) << "step " << i << " of seed 23";
+      std::int64_t keys = 0;
+      for (const SequenceTokens* chunk : part.prefill) {
+        keys += chunk->context + std::ssize(chunk->tokens);
+      }
+      EXPECT_GE(rows_of_keys(plan), keys) << "step " << i << " of seed 23";
+    }
+  }
+}
+
 // A step dealt out in order: 11 of 14 tokens on the first rank.
 TEST(EvenRows, OfAnExecutedPlanAreAnEvenPartOfAllTokens) {
   const Mesh mesh{.dp = 2, .dp_rows = DpRows::kBalanced};
