@@ -24,6 +24,7 @@ class CsvWriter {
   CsvWriter& operator=(const CsvWriter&) = delete;
 
   void add(std::int64_t value) { append(value); }
+  void add(double value) { append(value); }
   void add(Seconds value) { append(value.value()); }
   void add_empty() { text_ += ','; }
   void end_row() {
@@ -123,7 +124,7 @@ void write_steps_csv(const ServiceResult& service, std::ostream& out) {
   std::string header =
       "replica,start_s,duration_s,num_steps,prefill_tokens,num_prefills,num_decodes,"
       "decode_context,num_waiting,kv_blocks_used";
-  if (has_ranks) header += ",mean_wait_s,longest_wait_s";
+  if (has_ranks) header += ",mean_wait_s,longest_wait_s,token_balance";
   CsvWriter csv(header, out);
   for_each_step(service, [&](const StepRecord& step) {
     csv.add(std::int64_t{step.replica});
@@ -138,6 +139,7 @@ void write_steps_csv(const ServiceResult& service, std::ostream& out) {
     csv.add(step.kv_blocks_used);
     if (has_ranks) csv.add(step.mean_wait);
     if (has_ranks) csv.add(step.longest_wait);
+    if (has_ranks) csv.add(step.token_balance);
     csv.end_row();
   });
 }

@@ -445,14 +445,22 @@ void Replica::record(const Flight& flight) {
                     .start = flight.begin,
                     .duration = flight.end - flight.begin,
                     .num_steps = flight.time.num_steps};
+  std::int64_t most = 0;  // tokens of a rank
   for (const RankOfReplica& rank : ranks_) {
     const ScheduledStep& step = rank.state.step();
-    for (const ScheduledStep::Chunk& chunk : step.chunks) record.prefill_tokens += chunk.query;
+    std::int64_t tokens = step.batch.num_decodes;
+    for (const ScheduledStep::Chunk& chunk : step.chunks) tokens += chunk.query;
+    most = std::max(most, tokens);
+    record.prefill_tokens += tokens - step.batch.num_decodes;
     record.num_prefills += static_cast<std::int64_t>(step.chunks.size());
     record.num_decodes += step.batch.num_decodes;
     record.decode_context += step.batch.decode_context;
     record.num_waiting += rank.state.num_waiting();
     record.kv_blocks_used += rank.state.blocks().num_used();
+  }
+  if (most > 0) {
+    record.token_balance = static_cast<double>(record.prefill_tokens + record.num_decodes) /
+                           static_cast<double>(most * std::ssize(ranks_));
   }
   const std::vector<Seconds>& ranks = flight.time.ranks;
   if (!ranks.empty()) {

@@ -245,6 +245,7 @@ struct StepRecord {
   // How long data-parallel ranks wait for the slowest, over all num_steps.
   Seconds mean_wait;
   Seconds longest_wait;
+  double token_balance = 1;  // of their tokens, mean over most
 };
 
 struct Quantiles {

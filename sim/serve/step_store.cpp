@@ -36,10 +36,14 @@ void pack(std::vector<std::byte>& bytes, std::int64_t value) {
   bytes.push_back(static_cast<std::byte>(left));
 }
 
+void unpack(const std::byte*& from, double& value) {
+  std::memcpy(&value, from, sizeof(value));
+  from += sizeof(value);
+}
+
 void unpack(const std::byte*& from, Seconds& value) {
   double seconds = 0;
-  std::memcpy(&seconds, from, sizeof(seconds));
-  from += sizeof(seconds);
+  unpack(from, seconds);
   value = Seconds(seconds);
 }
 
@@ -91,11 +95,12 @@ void StepStore::append(const StepRecord& step) {
   pack(stream.tail, step.start.value());
   pack(stream.tail, step.duration.value());
   for (const auto count : kCounts) pack(stream.tail, step.*count);
-  const bool has_waits = step.longest_wait > Seconds(0);
+  const bool has_waits = step.longest_wait > Seconds(0) || step.token_balance < 1;
   pack(stream.tail, std::int64_t{has_waits});
   if (has_waits) {
     pack(stream.tail, step.mean_wait.value());
     pack(stream.tail, step.longest_wait.value());
+    pack(stream.tail, step.token_balance);
   }
   ++size_;
   if (stream.tail.size() >= block_bytes_) flush(stream);
@@ -137,9 +142,11 @@ class StepStore::Cursor {
     std::int64_t has_waits = 0;
     unpack(from_, has_waits);
     step_.mean_wait = step_.longest_wait = Seconds(0);
+    step_.token_balance = 1;
     if (has_waits != 0) {
       unpack(from_, step_.mean_wait);
       unpack(from_, step_.longest_wait);
+      unpack(from_, step_.token_balance);
     }
     return true;
   }

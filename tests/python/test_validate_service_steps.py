@@ -94,4 +94,7 @@ def test_steps_of_the_warm_up_are_in_no_figure():
     assert figures["num_steps"] == 3
     assert figures["mean_step_s"] == pytest.approx(0.5)
     assert figures["mean_decodes"] == pytest.approx(2 / 3)
+    assert "token_balance" not in figures  # of one rank
+    found.steps["token_balance"] = [0.5, 0.5, 0.5, 1.0, 0.75, 0.5]
+    assert serving._service_figures(found, {1})["token_balance"] == pytest.approx(0.75)
     assert figures["itl_s"]["p99"] == figures["itl_s"]["mean"] == pytest.approx(figures["tpot_s"]["p99"])

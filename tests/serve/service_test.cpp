@@ -303,6 +303,8 @@ TEST(Service, RanksWaitForTheSlowest) {
   EXPECT_NEAR(result.steps[0].mean_wait.value(), 0.028, kTolerance);
   EXPECT_NEAR(result.steps[0].longest_wait.value(), 0.056, kTolerance);
   EXPECT_NEAR(result.steps[1].longest_wait.value(), 0, kTolerance);
+  EXPECT_NEAR(result.steps[0].token_balance, 64.0 / (2 * 60), kTolerance);
+  EXPECT_EQ(result.steps[1].token_balance, 1);
   ASSERT_TRUE(result.metrics.ranks.has_value());
   EXPECT_NEAR(result.metrics.ranks->balance, (0.070 + 0.014 + 2 * 0.020) / 2 / 0.090, kTolerance);
   EXPECT_NEAR(result.metrics.ranks->wait[0].value(), 0, kTolerance);

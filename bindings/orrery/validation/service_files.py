@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from . import typed_csv
-from .typed_csv import duration, or_empty, seconds, whole
+from .typed_csv import duration, or_empty, seconds, share, whole
 
 # What a service needs beside the steps; all of it is there, or none.
 FILES = ("workload.csv", "serve.txt", "predicted/requests.csv", "predicted/serve_steps.csv", "predicted/summary.json")
@@ -91,7 +91,8 @@ def _service(folder: pathlib.Path, workload: Columns, *, is_complete: bool) -> S
     if twice:
         raise ValueError(f"{file}: request {twice[0]} is there {requests['id'].count(twice[0])} times")
     steps = folder / "serve_steps.csv"
-    columns = _columns(steps, _step_columns(workload))
+    ranks = {"token_balance": share} if "token_balance" in typed_csv.header(steps) else {}
+    columns = _columns(steps, _step_columns(workload) | ranks)
     service = Service(requests=requests, steps=columns | {"waited_s": _waits(folder, columns)})
     _check_sums(file, steps, service, is_complete=is_complete)
     return service

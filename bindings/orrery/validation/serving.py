@@ -59,7 +59,8 @@ def serving(case: Case) -> dict[str, Any] | None:
             "measured": measured[name],
             "error": error(predicted[name], measured[name]),
         }
-        for name in ("output_tokens_per_s", "requests_per_s", "num_steps", "mean_decodes", "mean_step_s")
+        for name in ("output_tokens_per_s", "requests_per_s", "num_steps", "mean_decodes", "mean_step_s", "token_balance")
+        if name in predicted and name in measured
     ]
     return {
         "requests": len(common),
@@ -102,6 +103,8 @@ def _service_figures(service: Service, ids: set[float]) -> dict[str, Any]:
     figures["num_steps"] = float(counts.sum())
     figures["mean_decodes"] = float(decodes.sum() / counts.sum())
     figures["mean_step_s"] = float((step_s * counts).sum() / counts.sum())
+    if "token_balance" in steps:
+        figures["token_balance"] = float((np.array(steps["token_balance"])[is_measured] * counts).sum() / counts.sum())
     figures["values"] = {name: np.sort(of).tolist() for name, of in values.items()}
     return figures
 

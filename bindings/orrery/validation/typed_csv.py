@@ -69,6 +69,7 @@ def number(expected: str, holds: Callable[[float], bool]) -> Column:
 
 
 seconds = number("seconds, 0 or more", lambda value: 0 <= value <= MOST_SECONDS)
+share = number("a share, above 0 and at most 1", lambda value: 0 < value <= 1)
 duration = number("seconds, at least 1 ns", lambda value: 1e-9 <= value <= MOST_SECONDS)
 size = number("bytes, 0 or more", lambda value: 0 <= value <= MOST_BYTES)
 any_text: Column = str  # what is only shown
