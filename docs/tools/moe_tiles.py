@@ -33,10 +33,12 @@ Row = tuple[tuple[int, ...], dict[str, int], float]
 
 
 def measured() -> list[Row]:
-    """Shape, call and seconds of each row."""
+    """Shape, call and seconds of each bf16 row."""
     rows = []
     with ROWS.open(encoding="utf-8") as file:
         for line in csv.DictReader(file):
+            if line["dtype"] != "bf16":  # whose tiles these are
+                continue
             shape = tuple(int(line[name]) for name in SHAPE)
             call = dict(zip(("hidden", "ffn", "experts", "topk", "activation"), shape, strict=True))
             call |= {"tokens": int(line["tokens"]), "ranks": shape[2] // int(line["experts"])}

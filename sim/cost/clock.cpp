@@ -31,6 +31,13 @@ constexpr double kStreamDraw = 0.75;
 constexpr double kAttendedDraw = kStreamDraw * 578 / 504;
 constexpr double kDrawExponent = 1.5;
 
+// Rows of repeated calls are the median of graphs: so many calls ran just before (time_layers in
+// kernels/experts/fused_moe/ranks.cpp), while the clock falls 35 to 80 ms after products began
+// (onset_ms of power_limit.csv).
+constexpr double kRepeatedBefore = 96;
+constexpr Seconds kFallBegins{35e-3};
+constexpr Seconds kFallEnds{80e-3};
+
 double padding(const KernelSpec& spec, const KernelOp& op) {
   return spec.prior.padding == nullptr ? 1 : spec.prior.padding(op.dtype, op.dims);
 }
@@ -90,6 +97,21 @@ double arithmetic_part(Seconds full, const Call& call) {
   return std::clamp((draw - kStreamDraw) / (1 - kStreamDraw), 0.0, 1.0);
 }
 
+// Of a row, how far the clock had fallen when it was timed.
+double part_at_limit(Seconds time, const PowerLimit& limit, RowClocks rows) {
+  const auto between = [](Seconds value, Seconds begin, Seconds end) {
+    return end > begin ? std::clamp((value - begin) / (end - begin), 0.0, 1.0) : 0;
+  };
+  switch (rows) {
+    case RowClocks::kByLength:
+      return between(time, limit.full_rows, limit.limited_rows);
+    case RowClocks::kRepeated:
+      return between(kRepeatedBefore * time, kFallBegins, kFallEnds);
+    default:
+      return 0;
+  }
+}
+
 }  // namespace
 
 ClockTimes at_clocks(Seconds time, const PowerLimit& limit, const Device& device,
@@ -102,10 +124,7 @@ ClockTimes at_clocks(Seconds time, const PowerLimit& limit, const Device& device
   const double more_alone = call.is(Arithmetic::kAttention) && limit.attention > 1
                                 ? more * (kAttentionAlone - 1) / (limit.attention - 1)
                                 : more;
-  const double measured_at_limit =
-      limit.limited_rows > limit.full_rows && rows == RowClocks::kByLength
-          ? std::clamp((time - limit.full_rows) / (limit.limited_rows - limit.full_rows), 0.0, 1.0)
-          : 0;
+  const double measured_at_limit = part_at_limit(time, limit, rows);
   const bool lowers_its_clock = call.is(Arithmetic::kAttention) && time > kLongAttention;
   const Seconds full = time / (1 + (lowers_its_clock ? more : more_alone * measured_at_limit));
   return {

@@ -14,7 +14,8 @@ namespace orrery {
 // At which clock the rows are that a time is from.
 enum class RowClocks : std::uint8_t {
   kByLength,  // of short calls at the full one, of long calls at the limit
-  kFull       // at the full one: longer rows are not read, their calls extrapolated
+  kFull,      // at the full one: longer rows are not read, their calls extrapolated
+  kRepeated   // of calls that follow each other without rest (orrery-gpu time fused_moe_ranks)
 };
 
 struct ClockTimes {

@@ -116,8 +116,10 @@ void of_same_work(const PricedCall& call, Estimate& estimate) {
 
 void power_limit(const PricedCall& call, Estimate& estimate) {
   const bool has_short_rows = call.table != nullptr && call.table->leaves_out_long_calls();
-  const ClockTimes times = at_clocks(estimate.time, call.options.power, call.device, call.op,
-                                     has_short_rows ? RowClocks::kFull : RowClocks::kByLength);
+  const RowClocks rows = routed_role(call.op) == RoutedRole::kLayer ? RowClocks::kRepeated
+                         : has_short_rows                           ? RowClocks::kFull
+                                                                    : RowClocks::kByLength;
+  const ClockTimes times = at_clocks(estimate.time, call.options.power, call.device, call.op, rows);
   estimate.time = times.full;
   estimate.limited = times.limited;
   estimate.arithmetic = times.arithmetic;

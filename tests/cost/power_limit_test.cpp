@@ -227,6 +227,35 @@ TEST(PowerLimit, RowsOfLongCallsAreAtTheLimitAlready) {
   EXPECT_LT(time(Clock::kFull, 65536), 7e-3);
 }
 
+// fused_moe is timed in graphs that follow each other: 96 calls of 1 ms before the median lower the
+// clock wholly, of 0.3 ms not at all.
+TEST(PowerLimit, RowsOfRepeatedCallsAreAtTheLimitWhereTheseTakeLong) {
+  const testing::TableDirectory directory;
+  directory.write("fused_moe.csv",
+                  "dtype,tokens,hidden,ffn,experts_total,topk,activation,experts,time_us\n"
+                  "bf16,16384,2048,2048,8,2,0,8,1000\nbf16,4096,2048,2048,8,2,0,8,300\n");
+  const Provider provider = Provider::load(directory.path());
+  const Machine machine = make_machine(testing::node_spec());
+  CostOptions options;
+  options.power = limit();
+  const CostModel cost(machine, &provider, nullptr, options);
+  const auto estimate = [&](std::int64_t tokens) {
+    return cost.kernel({.kernel = "fused_moe",
+                        .dtype = DType::kBf16,
+                        .dims = {{"tokens", tokens},
+                                 {"hidden", 2048},
+                                 {"ffn", 2048},
+                                 {"experts_total", 8},
+                                 {"topk", 2},
+                                 {"activation", 0},
+                                 {"experts", 8}}});
+  };
+  EXPECT_NEAR(estimate(16384).at(Clock::kLimited).value(), 1e-3, 1e-9);
+  EXPECT_LT(estimate(16384).at(Clock::kFull).value(), 0.85e-3);
+  EXPECT_NEAR(estimate(4096).at(Clock::kFull).value(), 0.3e-3, 1e-9);
+  EXPECT_GT(estimate(4096).at(Clock::kLimited).value(), 0.34e-3);
+}
+
 // Of our own tables no product is read that is long enough to come to the limit, so that a long one
 // is priced at the full clock and takes longer at the limit. As measured on an H200 (2026-11-28), m
 // rows by [4,096, 28,672] and [14,336, 4,096], of calls that had come to the limit.

@@ -87,7 +87,7 @@ def test_a_late_rank_costs_one_kernel_its_delay_and_two_exchanges_twice_as_much(
     assert late.kernel_s < late.stalled_s < late.kernel_s + 200e-6  # results that wait for the link hide a part
     assert late.on_time_s < late.bulk_on_time_s
     with pytest.raises(ValueError, match="fp8 experts, whose tiles are not simulated"):
-        moe.late_rank(moe.layer("qwen3-30b-a3b", tokens=64, design="persistent", weights="fp8", dp=2, ep=2), delay_s=200e-6)
+        moe.late_rank(*moe.persistent("qwen3-30b-a3b", tokens=64, weights="fp8", **keys), delay_s=200e-6)
     on_time = moe.late_rank(one, delay_s=0)
     assert on_time.kernel_s == on_time.stalled_s == on_time.on_time_s == late.on_time_s
     for delay, rank in ((-1e-6, 0), (1e-6, 2), (float("nan"), 0)):
