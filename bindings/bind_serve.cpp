@@ -114,7 +114,8 @@ py::dict step_columns(const ServiceResult& service) {
         column<double>(rows, [](const Record& r) { return r.mean_wait.value(); });
     columns["longest_wait_s"] =
         column<double>(rows, [](const Record& r) { return r.longest_wait.value(); });
-    columns["token_balance"] = column<double>(rows, [](const Record& r) { return r.token_balance; });
+    columns["token_balance"] =
+        column<double>(rows, [](const Record& r) { return r.token_balance; });
   }
   return columns;
 }

@@ -99,15 +99,16 @@ TEST(MoeTiles, WeightsComeNoFasterThanTheMemoryAndProductsThanTheUnits) {
   }
 }
 
-TEST(MoeTiles, NearTheRowsThatItsTimesWereFittedTo) {
+TEST(MoeTiles, NearTheRowsOfItsTable) {
   std::vector<double> errors;
   for (std::int64_t row = 0; row < measured().num_rows(); ++row) {
     if (!has_tiles(row)) continue;
     errors.push_back(std::abs(duration(shape_of(row)) / measured().time_s[row] - 1));
   }
   ASSERT_EQ(errors.size(), 132U);
-  EXPECT_LT(at_share(errors, 0.5), 0.04);
-  EXPECT_LT(at_share(errors, 0.95), 0.145);
+  // Of the rows of 2026-11-27, which they were fitted to, 0.038 and 0.140.
+  EXPECT_LT(at_share(errors, 0.5), 0.041);
+  EXPECT_LT(at_share(errors, 0.95), 0.13);
 }
 
 // All results that come at the end have to go back and be added up then.
