@@ -63,7 +63,8 @@ struct Routing {
   RoutingScore score = RoutingScore::kSoftmax;
   bool normalises = false;       // weights of a token's experts are divided by their sum
   double scale = 1;              // and multiplied by this
-  std::int64_t topk_groups = 1;  // of the expert groups, those from which experts are chosen
+  std::int64_t groups = 1;       // of experts
+  std::int64_t topk_groups = 1;  // of these, those from which experts are chosen
   // Added to the router's logits, one for each expert, in place of a bias that the model has: what
   // makes random weights choose by a load (kernels/execute/router_bias.h). Empty: none.
   std::vector<float> bias;

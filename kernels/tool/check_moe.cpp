@@ -324,6 +324,9 @@ void check_one_gpu(StepCheck& check) {
   }
   check.check_steps({.kind = SmallMoe::kQwen3, .design = kPersistent});
   check.check_steps({.kind = SmallMoe::kQwen3, .design = kPersistent, .dtype = DType::kFp8});
+  for (const DType dtype : {DType::kBf16, DType::kFp8}) {
+    check.check_steps({.kind = SmallMoe::kDeepseek, .design = kPersistent, .dtype = dtype});
+  }
   check.check_steps({.kind = SmallMoe::kLlama4, .streams = 2});
   check.check_steps({.kind = SmallMoe::kLlama4, .streams = 2, .fuses_scatter = true});
 }

@@ -61,6 +61,7 @@ Routing routing_of(const ModelConfig& model) {
   return {.score = score_of(model),
           .normalises = model.norm_topk_prob,
           .scale = model.routed_scaling_factor,
+          .groups = model.n_group,
           .topk_groups = model.topk_group};
 }
 

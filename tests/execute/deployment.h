@@ -93,6 +93,7 @@ inline Routing routing_of(const ModelConfig& model, std::vector<float> bias = {}
                                                                : RoutingScore::kSoftmax,
           .normalises = model.norm_topk_prob,
           .scale = model.routed_scaling_factor,
+          .groups = model.n_group,
           .topk_groups = model.topk_group,
           .bias = std::move(bias)};
 }

@@ -117,6 +117,25 @@ TEST(FusedMoeReference, RowsOfFp8HaveTheScaleOfTheirLargestValue) {
   EXPECT_NEAR(second(), 1.375 * 1000 / 448, 1e-12);
 }
 
+// Both experts score alike; the bias makes the second the better one and is in no weight. Of two
+// groups of one expert each, the one that is kept is the better one too.
+TEST(FusedMoeReference, TheCorrectionBiasIsForTheChoiceAlone) {
+  FusedMoeShape shape = shape_of_two_experts(1, 1);
+  const std::vector<double> bias{0.1, 0.2};
+  for (const std::int64_t groups : {1, 2}) {
+    shape.groups = groups;
+    const reference::FusedMoe found = reference::fused_moe(
+        rows_of_eight({{1}}), rows_of_eight({{0}, {0}}),
+        joined_matrices(diagonal_of_eight(2), diagonal_of_eight(3)),
+        joined_matrices(diagonal_of_eight(5), diagonal_of_eight(7)), shape, {}, bias);
+    EXPECT_EQ(found.counts, (std::vector<std::int32_t>{0, 1}));
+    EXPECT_NEAR(found.y[0], 0.5 * 21, 1e-12);
+  }
+  shape.groups = 2;
+  shape.topk = 2;
+  EXPECT_THROW(require_fused_moe_shape(shape), std::invalid_argument);  // one group has one expert
+}
+
 TEST(FusedMoeReference, RefusesShapesThatTheKernelDoesNotTake) {
   EXPECT_NO_THROW(require_fused_moe_shape(shape_of_two_experts(1, 2)));
   EXPECT_THROW(require_fused_moe_shape(shape_of_two_experts(1, 3)), std::invalid_argument);

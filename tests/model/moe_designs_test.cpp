@@ -100,6 +100,21 @@ TEST(PersistentMoe, AddsASharedExpertBehindIt) {
   EXPECT_EQ(num_kernels(plan, "residual_add"), 1);
 }
 
+// DeepSeek-V3's experts are chosen by groups and with a correction bias, which is an operand.
+TEST(PersistentMoe, ChoosesByGroupsWithACorrectionBias) {
+  const ModelConfig model = testing::shipped_model("deepseek-ai--DeepSeek-V3");
+  const Plan plan = moe_layer_plan(model, 64, {.moe_design = MoeDesign::kPersistent});
+  EXPECT_NO_THROW(verify(plan));
+  const auto layer = std::ranges::find_if(plan.ops(), [](const Op& op) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    return kernel != nullptr && kernel->kernel == "fused_moe";
+  });
+  ASSERT_NE(layer, plan.ops().end());
+  const Tensor& bias = plan.tensors()[static_cast<std::size_t>(layer->reads.back().tensor)];
+  EXPECT_EQ(bias.dtype, DType::kFp32);
+  EXPECT_EQ(num_elements(bias), 256);
+}
+
 TEST(PersistentMoe, MultipliesFp8) {
   const ModelConfig model = testing::shipped_model("Qwen--Qwen3-30B-A3B");
   const Plan plan = moe_layer_plan(
@@ -127,7 +142,9 @@ TEST(PersistentMoe, RefusesWhatItsKernelDoesNotTakeAndSaysWhatWould) {
   says(qwen, weights, "expected bf16 both or fp8 both");
   says(qwen, {.moe_streams = 2}, "expected streams 1");
   says(scout(), {}, "weigh what they read");
-  says(testing::shipped_model("deepseek-ai--DeepSeek-V3"), {}, "correction bias");
+  ModelConfig biased = qwen;
+  biased.router_bias = true;
+  says(biased, {}, "has a bias");
 }
 
 // Each expert has room for all 64 tokens, where top-1 gives them 64 rows together.

@@ -5,20 +5,24 @@
 
 namespace orrery {
 
-// reads x, router, w1, w2; writes scores, y, faults. Launches of all steps share the memory that
-// they work in.
+// reads x, router, w1, w2 [, correction_bias]; writes scores, y, faults. Launches of all steps
+// share the memory that they work in.
 Launch bind_fused_moe(const BindContext& context) {
   const Operand w1 = operand(context, "w1");
   const Operand w2 = operand(context, "w2");
-  const FusedMoeOperands operands{.x = typed<const bf16>(operand(context, "x")),
-                                  .router = typed<const bf16>(operand(context, "router")),
-                                  .w1 = w1.data,
-                                  .w2 = w2.data,
-                                  .w1_scale = w1.scales,
-                                  .w2_scale = w2.scales,
-                                  .y = typed<bf16>(result(context, "y")),
-                                  .scores = typed<float>(result(context, "scores")),
-                                  .faults = typed<std::int32_t>(result(context, "faults"))};
+  const FusedMoeOperands operands{
+      .x = typed<const bf16>(operand(context, "x")),
+      .router = typed<const bf16>(operand(context, "router")),
+      .w1 = w1.data,
+      .w2 = w2.data,
+      .w1_scale = w1.scales,
+      .w2_scale = w2.scales,
+      .correction_bias = has_operand(context, "correction_bias")
+                             ? typed<const float>(operand(context, "correction_bias"))
+                             : nullptr,
+      .y = typed<bf16>(result(context, "y")),
+      .scores = typed<float>(result(context, "scores")),
+      .faults = typed<std::int32_t>(result(context, "faults"))};
   require_taken(context, context.numbers.routing.expert_of_slot.empty(),
                 "experts in order, without copies; moe design shuffling takes others");
   const RankedMoe& layer = context.ranked_moe;

@@ -18,6 +18,8 @@ FusedMoeShape fused_moe_call(const KernelOp& op, const Routing& routing) {
                                                          : RouterActivation::kSoftmax;
   shape.normalises = routing.normalises;
   shape.scale = routing.scale;
+  shape.groups = routing.groups;
+  shape.topk_groups = routing.topk_groups;
   require_fused_moe_shape(shape);
   return shape;
 }

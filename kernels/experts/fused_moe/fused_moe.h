@@ -6,6 +6,9 @@
 //   scores = softmax or sigmoid of x router^T     [tokens, experts], fp32
 //   y[t] = sum over the topk experts e of t of weight(t, e) w2[e] act(w1[e] x[t])
 //
+// Experts are chosen by groups and with a correction bias as in index_shuffling.h: where there is a
+// bias, groups are judged by their two best, and weights are of the scores without it.
+//
 // Of equal scores the lower expert wins. A score that is not a number counts as lower than any
 // other, as in index_shuffling.h; `faults` says how many tokens have one, and their rows of y are
 // not numbers. No token is dropped, whatever the routing.
@@ -39,9 +42,10 @@ struct FusedMoeOperands {
   const void* w2 = nullptr;         // [own experts, hidden, ffn]
   const float* w1_scale = nullptr;  // of each row of w1, of fp8 alone; the next likewise
   const float* w2_scale = nullptr;  //
-  bf16* y = nullptr;                // [tokens, hidden]
-  float* scores = nullptr;          // [tokens, experts]
-  std::int32_t* faults = nullptr;   // [1]
+  const float* correction_bias = nullptr;  // [experts], or null
+  bf16* y = nullptr;                       // [tokens, hidden]
+  float* scores = nullptr;                 // [tokens, experts]
+  std::int32_t* faults = nullptr;          // [1]
 };
 
 // One shape's layer with the memory that it works in: launches allocate nothing, may be captured

@@ -289,6 +289,7 @@ fused_moe::Arguments arguments_of(const FusedMoeShape& shape, const FusedMoeOper
     return static_cast<int>(tiles::ceil_div(n, of_tile));
   };
   return {.x = operands.x,
+          .correction_bias = operands.correction_bias,
           .scores = operands.scores,
           .faults = operands.faults,
           .y = operands.y,
@@ -301,6 +302,8 @@ fused_moe::Arguments arguments_of(const FusedMoeShape& shape, const FusedMoeOper
           .experts = static_cast<int>(shape.experts),
           .own_experts = static_cast<int>(own_experts(shape)),
           .topk = static_cast<int>(shape.topk),
+          .groups = static_cast<int>(shape.groups),
+          .topk_groups = static_cast<int>(shape.topk_groups),
           .ranks = static_cast<int>(shape.ranks),
           .block_tokens = static_cast<int>(tiles::ceil_div(tokens, blocks)),
           .router_steps = static_cast<int>(tiles::ceil_div(shape.hidden, Config::kK)),

@@ -38,12 +38,15 @@ FusedMoeShape shape_of(const KernelOp& op) {
   FusedMoeShape shape = fused_moe_shape(op.dtype, op.dims);
   if (variant(op.dims, "sigmoid") != 0) shape.router = RouterActivation::kSigmoid;
   shape.normalises = variant(op.dims, "normalises", 1) != 0;
+  shape.groups = variant(op.dims, "groups", 1);
+  shape.topk_groups = variant(op.dims, "topk_groups", 1);
   require_fused_moe_shape(shape);
   return shape;
 }
 
-// Variants: "choice"; "sigmoid" for softmax; "normalises"; "before", launches of another routing,
-// all tokens to one expert, ahead of each. T is that of w1 and w2.
+// Variants: "choice"; "sigmoid" for softmax; "normalises"; "groups" and "topk_groups"; "corrected",
+// with a correction bias; "before", launches of another routing, all tokens to one expert, ahead of
+// each. T is that of w1 and w2.
 template <typename T>
 class FusedMoeCase final : public KernelCase {
  public:
@@ -51,6 +54,7 @@ class FusedMoeCase final : public KernelCase {
       : shape_(shape_of(op)),
         choice_(variant(op.dims, "choice")),
         before_(variant(op.dims, "before")),
+        is_corrected_(variant(op.dims, "corrected") != 0),
         plan_(shape_),
         x_(count(shape_.tokens * shape_.hidden), options.seed, options.sets),
         router_(count(shape_.experts * shape_.hidden), options.seed + 1, options.sets,
@@ -61,6 +65,8 @@ class FusedMoeCase final : public KernelCase {
             kIsFp8 ? 1 : deviation(shape_.ffn)),
         w1_scale_(count(kIsFp8 ? shape_.experts * first_layer_rows(shape_) : 1)),
         w2_scale_(count(kIsFp8 ? shape_.experts * shape_.hidden : 1)),
+        correction_(count(is_corrected_ ? shape_.experts : 0), options.seed + 7, options.sets,
+                    0.2F),
         other_router_(router_.count(), options.seed + 4, 1, deviation(shape_.hidden)),
         y_(count(shape_.tokens * shape_.hidden), options.sets),
         scores_(count(shape_.tokens * shape_.experts), options.sets),
@@ -85,6 +91,7 @@ class FusedMoeCase final : public KernelCase {
                               .w2 = w2_[set],
                               .w1_scale = w1_scale_.get(),
                               .w2_scale = w2_scale_.get(),
+                              .correction_bias = is_corrected_ ? correction_[set] : nullptr,
                               .y = y_[set],
                               .scores = scores_[set],
                               .faults = faults_[set]};
@@ -110,8 +117,7 @@ class FusedMoeCase final : public KernelCase {
     std::vector<double> scores = scores_.host(stream);
     std::vector<double> y = y_.host(stream);
     const std::vector<double> faults = faults_.host(stream);
-    reference::FusedMoe expected =
-        reference::fused_moe(made_x_, made_router_, made_w1_, made_w2_, shape_, scores);
+    reference::FusedMoe expected = made(scores);
     double not_numbers = 0;  // tokens whose y should be none and is
     for (const std::int32_t token : expected.faulty) {
       const auto of_token = [&](std::vector<double>& values, std::int64_t columns) {
@@ -161,11 +167,14 @@ class FusedMoeCase final : public KernelCase {
     return 1 / std::sqrt(static_cast<float>(columns));
   }
   [[nodiscard]] std::size_t forced_expert() const { return count(shape_.experts - 2); }
+  [[nodiscard]] reference::FusedMoe made(std::span<const double> scores = {}) const {
+    return reference::fused_moe(made_x_, made_router_, made_w1_, made_w2_, shape_, scores,
+                                is_corrected_ ? correction_.made() : std::vector<double>());
+  }
   // Of the expert that counts most.
   [[nodiscard]] Tile expert_tile(const InputSets<T>& w, const char* name) {
     if (made_x_.empty()) make_inputs(cuda::Stream());
-    const std::vector<std::int32_t> counts =
-        reference::fused_moe(made_x_, made_router_, made_w1_, made_w2_, shape_).counts;
+    const std::vector<std::int32_t> counts = made().counts;
     const auto most =
         choice_ == kOne
             ? forced_expert()
@@ -238,6 +247,7 @@ class FusedMoeCase final : public KernelCase {
   FusedMoeShape shape_;
   std::int64_t choice_;
   std::int64_t before_;
+  bool is_corrected_;
   FusedMoePlan plan_;
   InputSets<bf16> x_;
   InputSets<bf16> router_;
@@ -245,6 +255,7 @@ class FusedMoeCase final : public KernelCase {
   InputSets<T> w2_;
   cuda::DeviceBuffer<float> w1_scale_;
   cuda::DeviceBuffer<float> w2_scale_;
+  InputSets<float> correction_;
   InputSets<bf16> other_router_;
   OutputSets<bf16> y_;
   OutputSets<float> scores_;
@@ -305,6 +316,12 @@ std::vector<KernelOp> check_ops() {
           op({300, 256, 128, 16, 2}, {{"before", 1}}),
           op({300, 256, 128, 16, 2}, {{"before", 50}}),
           op({1500, 256, 128, 32, 2}, {{"before", 3}}),
+          op({260, 256, 128, 32, 4}, {{"groups", 8}, {"topk_groups", 3}}),
+          op({260, 256, 128, 256, 8},
+             {{"sigmoid", 1}, {"groups", 8}, {"topk_groups", 4}, {"corrected", 1}}),
+          op({260, 256, 128, 30, 4},
+             {{"sigmoid", 1}, {"groups", 5}, {"topk_groups", 2}, {"corrected", 1}}),
+          op({260, 256, 128, 128, 8}, {{"sigmoid", 1}, {"corrected", 1}}),
           op_fp8({1, 64, 64, 1, 1}),
           op_fp8({1, 256, 128, 8, 2}),
           op_fp8({7, 80, 48, 5, 3}),
@@ -317,6 +334,8 @@ std::vector<KernelOp> check_ops() {
           op_fp8({260, 256, 128, 16, 2}, {{"choice", kFew}}),
           op_fp8({260, 256, 128, 16, 2}, {{"choice", kNotNumber}}),
           op_fp8({300, 256, 128, 16, 2}, {{"before", 1}}),
+          op_fp8({260, 256, 128, 256, 8},
+                 {{"sigmoid", 1}, {"groups", 8}, {"topk_groups", 4}, {"corrected", 1}}),
           op_fp8({1500, 256, 128, 32, 2}, {{"before", 50}})};
 }
 

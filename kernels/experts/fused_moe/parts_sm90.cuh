@@ -59,8 +59,9 @@ struct Area {
 
 struct Arguments {
   const bf16* x;
-  float* scores;         // [tokens, experts]
-  std::int32_t* faults;  // [1]
+  const float* correction_bias;  // [experts], or null
+  float* scores;                 // [tokens, experts]
+  std::int32_t* faults;          // [1]
   bf16* y;
   Area areas[kMostRanks];        // of all ranks
   std::int32_t* row_token;       // [tokens * topk] of own results
@@ -82,6 +83,8 @@ struct Arguments {
   int experts;      // of all ranks, those of each in a row
   int own_experts;  // of each rank
   int topk;
+  int groups;
+  int topk_groups;
   int rank;
   int ranks;
   int block_tokens;

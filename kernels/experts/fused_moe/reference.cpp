@@ -50,7 +50,8 @@ std::vector<double> multiplied(std::vector<double> rows, std::int64_t columns, b
 
 FusedMoe fused_moe(std::span<const double> x, std::span<const double> router,
                    std::span<const double> w1, std::span<const double> w2,
-                   const FusedMoeShape& shape, std::span<const double> given_scores) {
+                   const FusedMoeShape& shape, std::span<const double> given_scores,
+                   std::span<const double> correction_bias) {
   require_fused_moe_shape(shape);
   const auto hidden = static_cast<std::size_t>(shape.hidden);
   const auto experts = static_cast<std::size_t>(shape.experts);
@@ -72,10 +73,13 @@ FusedMoe fused_moe(std::span<const double> x, std::span<const double> router,
     }
   }
   const IndexShuffling routed = index_shuffling(
-      given_scores.empty() ? std::span<const double>(result.scores) : given_scores, {},
+      given_scores.empty() ? std::span<const double>(result.scores) : given_scores, correction_bias,
       {.tokens = shape.tokens,
        .experts_total = shape.experts,
        .topk = shape.topk,
+       .groups = shape.groups,
+       .topk_groups = shape.topk_groups,
+       .group_score = correction_bias.empty() ? GroupScore::kBest : GroupScore::kBestTwo,
        .experts = shape.experts,
        .normalises = shape.normalises,
        .scale = shape.scale});
@@ -119,6 +123,8 @@ Results fused_moe_reference(const KernelCall& call) {
                                                         : RouterActivation::kSoftmax,
       .normalises = routing.normalises,
       .scale = routing.scale,
+      .groups = routing.groups,
+      .topk_groups = routing.topk_groups,
       .is_fp8 = call.kernel.dtype == DType::kFp8 && call.rounding != Rounding::kNone};
   const Values scores = given_or_found(call,
                                        routing_scores(read(call, "x"), read(call, "router"), {},
@@ -127,8 +133,9 @@ Results fused_moe_reference(const KernelCall& call) {
                                                        .experts_total = shape.experts,
                                                        .activation = shape.router}),
                                        shape.experts);
-  FusedMoe found = fused_moe(read(call, "x"), read(call, "router"), read(call, "w1"),
-                             read(call, "w2"), shape, scores);
+  FusedMoe found =
+      fused_moe(read(call, "x"), read(call, "router"), read(call, "w1"), read(call, "w2"), shape,
+                scores, optional_read(call, "correction_bias"));
   return {scores, std::move(found.y), {static_cast<double>(found.faulty.size())}};
 }
 

@@ -22,6 +22,7 @@ struct FusedMoe {
 // std::invalid_argument for a shape out of range or sizes that do not fit.
 FusedMoe fused_moe(std::span<const double> x, std::span<const double> router,
                    std::span<const double> w1, std::span<const double> w2,
-                   const FusedMoeShape& shape, std::span<const double> given_scores = {});
+                   const FusedMoeShape& shape, std::span<const double> given_scores = {},
+                   std::span<const double> correction_bias = {});
 
 }  // namespace orrery::reference

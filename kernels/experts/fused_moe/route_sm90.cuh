@@ -130,11 +130,11 @@ __device__ void choose_experts(const Arguments& a, Scratch& scratch, const Stret
     }
     __syncwarp();
     const Scores<float> scores{.data = a.scores,
-                               .bias = nullptr,
+                               .bias = a.correction_bias,
                                .experts = a.experts,
-                               .groups = 1,
-                               .topk_groups = 1,
-                               .best_two = false,
+                               .groups = a.groups,
+                               .topk_groups = a.topk_groups,
+                               .best_two = a.correction_bias != nullptr,
                                .aligned = false};
     TokenChoice<32, kVectors> choice(scores, values, token, lane);
     for (int k = 0; k < a.topk; ++k) choice.choose(k, lane, k + 1 < a.topk);

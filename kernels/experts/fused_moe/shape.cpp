@@ -51,6 +51,14 @@ void require_fused_moe_shape(const FusedMoeShape& shape) {
                                   std::to_string(vector));
     }
   }
+  require_between("groups", shape.groups, 1, std::min(kMostFusedGroups, shape.experts));
+  require_between("topk_groups", shape.topk_groups, 1, shape.groups);
+  if (shape.experts % shape.groups != 0) {
+    throw std::invalid_argument("fused_moe: " + std::to_string(shape.experts) +
+                                " experts do not divide into " + std::to_string(shape.groups) +
+                                " groups");
+  }
+  require_between("topk", shape.topk, 1, shape.experts / shape.groups * shape.topk_groups);
   require_between("rows of w1 of all experts", shape.experts * first_layer_rows(shape), 1,
                   kMostRows);
   require_between("rows of w2 of all experts", shape.experts * shape.hidden, 1, kMostRows);

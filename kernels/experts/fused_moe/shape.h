@@ -23,6 +23,8 @@ struct FusedMoeShape {
   RouterActivation router{};  // softmax
   bool normalises = false;    // weights of a token sum to `scale`
   double scale = 1;
+  std::int64_t groups = 1;       // of experts, as in index_shuffling.h
+  std::int64_t topk_groups = 1;  // of these, those whose experts may be chosen
   bool is_fp8 = false;     // experts multiply fp8, with scales of rows; hidden and ffn then of 16
   std::int64_t ranks = 1;  // each with as many of the experts, in order, and tokens of its own
   auto operator<=>(const FusedMoeShape&) const = default;
@@ -31,6 +33,7 @@ struct FusedMoeShape {
 inline constexpr std::int64_t kMostFusedExperts = 256;
 inline constexpr std::int64_t kMostFusedTopk = 8;
 inline constexpr std::int64_t kMostFusedRanks = 8;
+inline constexpr std::int64_t kMostFusedGroups = 32;
 // Choices of the tokens of one block: what its shared memory has room for.
 inline constexpr std::int64_t kMostBlockChoices = 20'000;
 

@@ -28,10 +28,8 @@ void check_persistent_moe(const ModelConfig& model, const LoweringOptions& optio
   }
   const std::string of = " of model \"" + model.name + "\" ";
   const std::string instead = ", which only designs shuffling and fused compute";
-  if (model.n_group > 1 || model.has_correction_bias) {
-    fail("the router" + of + "chooses by groups or with a correction bias" + instead);
-  }
-  if (model.router_bias) fail("the router" + of + "has a bias" + instead);
+  if (model.router_bias && !model.has_correction_bias)
+    fail("the router" + of + "has a bias" + instead);
   if (model.weighs_expert_inputs) fail("experts" + of + "weigh what they read" + instead);
   if (model.moe_bias) fail("experts" + of + "have biases, which only design fused computes");
   constexpr std::int64_t kMostExperts = 256;
@@ -53,6 +51,12 @@ void lower_persistent_moe(Lowering& step, TensorId normed, TensorId output) {
   const TensorId scores = step.tensor("router", DType::kFp32, role, {step.tokens(), columns});
   const TensorId faults = step.tensor("router.faults", DType::kInt32, role, {{"one", 1}});
   const ExpertWeights weights = expert_weights(step);
+  TensorViews reads{normed,
+                    step.weight("router.weight", DType::kBf16, {columns, step.hidden_axis()}),
+                    weights.gate_up, weights.down};
+  if (model.has_correction_bias) {
+    reads.push_back(step.weight("router.correction_bias", DType::kFp32, {columns}));
+  }
   step.kernel("experts", "fused_moe", weights.dtype,
               {{"tokens", step.step.tokens, axis::kTokens},
                {"hidden", model.hidden_size, axis::kHidden},
@@ -61,9 +65,7 @@ void lower_persistent_moe(Lowering& step, TensorId normed, TensorId output) {
                {"topk", model.num_experts_per_tok},
                {"activation", 0},
                {"experts", model.num_experts, axis::kExperts}},
-              {normed, step.weight("router.weight", DType::kBf16, {columns, step.hidden_axis()}),
-               weights.gate_up, weights.down},
-              {scores, routed, faults});
+              std::move(reads), {scores, routed, faults});
   if (shared >= 0) add_shared_expert(step, routed, shared, output);
 }
 
