@@ -110,6 +110,9 @@ struct Maps {
 struct Tables {
   std::int32_t row_start[kMostExperts + 1];
   std::uint16_t tile_start[kMostExperts + 1];
+  // Of each own expert, how many there are from the first on whose second layer does not follow its
+  // first yet, itself included (work_sm90.cuh, Order).
+  std::uint8_t waiting[kMostExperts];
 };
 
 struct Shared {

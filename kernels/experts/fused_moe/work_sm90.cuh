@@ -3,10 +3,10 @@
 // What a block does once it knows where rows lie: tiles of both layers, and tokens' sums.
 //
 // Tasks are handed out in one order, by tickets, to the block that is free first: expert by expert
-// the tiles of the first layer, and some experts behind them those of the second, so that what the
-// first makes is still in the L2 cache and nobody waits for it. In an expert it goes by columns of
-// w and in those by rows, which share w. A task needs only tasks before it, which blocks have begun
-// already, so waiting ends.
+// the tiles of the first layer, and those of the second behind so many tiles of other experts that
+// nobody waits for what the first makes, which is still in the L2 cache. In an expert it goes by
+// columns of w and in those by rows, which share w. A task needs only tasks before it, which blocks
+// have begun already, so waiting ends.
 //
 //   copies       takes a ticket, waits for what the tile needs, copies w and rows
 //   warpgroups   multiply, write, and count what is written a little later, when it has arrived
@@ -31,34 +31,31 @@ namespace orrery::fused_moe {
 class Order {
  public:
   __device__ Order(const Arguments& a, const Tables& tables)
-      : a_(a), tables_(tables), first_(a.rank * a.own_experts) {
-    // One and a half rounds of the blocks, four where rows are quantised in between.
-    const int halves = a.h_fp8 == nullptr ? 3 : 8;
-    const int tiles = tiles_before(a.own_experts);
-    lag_ = min(1 + halves * static_cast<int>(gridDim.x) * a.own_experts /
-                       (2 * max(tiles * a.columns[0], 1)),
-               a.own_experts);
-    count_ = tiles * (a.columns[0] + a.columns[1]);
-  }
+      : a_(a),
+        tables_(tables),
+        first_(a.rank * a.own_experts),
+        count_(tiles_before(a.own_experts) * (a.columns[0] + a.columns[1])) {}
   // False past the last one.
   __device__ bool find(int index, Task& task) const {
     if (index >= count_) return false;
     int turn = 0;  // the last that begins at or before `index`
-    for (int count = a_.own_experts + lag_; count > 1;) {
+    for (int count = a_.own_experts + 1; count > 1;) {
       const int half = count / 2;
       if (begin_of(turn + half) <= index) turn += half;
       count -= half;
     }
     int rest = index - begin_of(turn);
     int expert = turn;
-    int tiles = tiles_of(turn);
     task.step = Step::kFirst;
-    if (rest >= tiles * a_.columns[0]) {
-      rest -= tiles * a_.columns[0];
-      expert = turn - lag_;
-      tiles = tiles_of(expert);
+    const int of_turn = tiles_of(turn) * a_.columns[0];
+    if (rest >= of_turn) {
+      rest += tiles_before(done_before(turn)) * a_.columns[1] - of_turn;
+      expert = last_at_most(tables_.tile_start + first_, a_.own_experts,
+                            tables_.tile_start[first_] + rest / a_.columns[1]);
+      rest -= tiles_before(expert) * a_.columns[1];
       task.step = Step::kSecond;
     }
+    const int tiles = tiles_of(expert);
     const int of_all = first_ + expert;
     const int first = tables_.row_start[of_all] - tables_.row_start[first_];
     const int rows = tables_.row_start[of_all + 1] - tables_.row_start[of_all];
@@ -78,22 +75,24 @@ class Order {
  private:
   // Experts of this rank, from its first on.
   __device__ int tiles_before(int expert) const {
-    return tables_.tile_start[first_ + min(max(expert, 0), a_.own_experts)] -
-           tables_.tile_start[first_];
+    return tables_.tile_start[first_ + expert] - tables_.tile_start[first_];
   }
-  __device__ int tiles_of(int expert) const {
-    return tiles_before(expert + 1) - tiles_before(expert);
+  __device__ int tiles_of(int turn) const {
+    return turn < a_.own_experts ? tiles_before(turn + 1) - tiles_before(turn) : 0;
   }
-  // The first task of a turn: tiles of the first layer of an expert, then of the second of the one
-  // `lag` before.
+  // Experts whose second layer comes before a turn.
+  __device__ int done_before(int turn) const {
+    return turn == 0 ? 0 : turn - tables_.waiting[turn - 1];
+  }
+  // The first task of a turn: tiles of the first layer of an expert, then those of the second layer
+  // of experts that lie far enough behind it; in the last turn of all that are left.
   __device__ int begin_of(int turn) const {
-    return tiles_before(turn) * a_.columns[0] + tiles_before(turn - lag_) * a_.columns[1];
+    return tiles_before(turn) * a_.columns[0] + tiles_before(done_before(turn)) * a_.columns[1];
   }
 
   const Arguments& a_;
   const Tables& tables_;
   int first_;
-  int lag_;
   int count_;
 };
 
