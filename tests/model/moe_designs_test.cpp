@@ -115,6 +115,22 @@ TEST(PersistentMoe, ChoosesByGroupsWithACorrectionBias) {
   EXPECT_EQ(num_elements(bias), 256);
 }
 
+// Of fp8 the shared expert reads rows that are quantised, the kernel those that are not.
+TEST(PersistentMoe, QuantisesForASharedExpertAlone) {
+  const ModelConfig model = testing::shipped_model("deepseek-ai--DeepSeek-V2-Lite");
+  const Plan plan = moe_layer_plan(
+      model, 64, {.precision = testing::kFp8Precision, .moe_design = MoeDesign::kPersistent});
+  EXPECT_NO_THROW(verify(plan));
+  for (const Op& op : plan.ops()) {
+    const DType x = plan.tensors()[static_cast<std::size_t>(op.reads.front().tensor)].dtype;
+    if (op.name == "shared.gate_up_proj") {
+      EXPECT_EQ(x, DType::kFp8);
+    } else if (op.name == "experts") {
+      EXPECT_EQ(x, DType::kBf16);
+    }
+  }
+}
+
 TEST(PersistentMoe, MultipliesFp8) {
   const ModelConfig model = testing::shipped_model("Qwen--Qwen3-30B-A3B");
   const Plan plan = moe_layer_plan(

@@ -43,7 +43,12 @@ void check_persistent_moe(const ModelConfig& model, const LoweringOptions& optio
 
 void lower_persistent_moe(Lowering& step, TensorId normed, TensorId output) {
   const ModelConfig& model = step.model;
-  const TensorId shared = lower_shared_expert(step, normed, normed);
+  TensorId shared = -1;
+  if (model.shared_expert_intermediate_size > 0) {
+    const TensorId input =
+        step.quantized("shared.quant", {normed}, step.tokens(), step.hidden_axis()).front();
+    shared = lower_shared_expert(step, normed, input);
+  }
   const TensorId routed =
       shared >= 0 ? step.activation("routed_out", {step.tokens(), step.hidden_axis()}) : output;
   const AxisRef columns{"router", model.num_experts};
