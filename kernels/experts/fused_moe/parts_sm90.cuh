@@ -8,6 +8,7 @@
 #include "kernels/cuda/sm90.cuh"
 #include "kernels/experts/fused_moe/buffers.h"
 #include "kernels/experts/fused_moe/shape.h"
+#include "kernels/experts/fused_moe/task_order.h"
 #include "kernels/experts/grouped_gemm/swap_ab_sm90.cuh"
 
 namespace orrery::fused_moe {
@@ -110,9 +111,7 @@ struct Maps {
 struct Tables {
   std::int32_t row_start[kMostExperts + 1];
   std::uint16_t tile_start[kMostExperts + 1];
-  // Of each own expert, how many there are from the first on whose second layer does not follow its
-  // first yet, itself included (work_sm90.cuh, Order).
-  std::uint8_t waiting[kMostExperts];
+  std::uint8_t waiting[kMostExperts];  // of own experts: experts_waiting
 };
 
 struct Shared {
@@ -228,19 +227,6 @@ __device__ inline unsigned long long* starts_of(const Arguments& a, const Area& 
 }
 
 // --- tables --------------------------------------------------------------------------------------
-
-// The last entry of table[0 .. count) that is at most `value`, where the first is and values
-// repeat: of entries that are equal the last.
-template <typename T>
-__device__ int last_at_most(const T* table, int count, int value) {
-  int low = 0;
-  while (count > 1) {
-    const int half = count / 2;
-    if (static_cast<int>(table[low + half]) <= value) low += half;
-    count -= half;
-  }
-  return low;
-}
 
 __device__ inline int tile_rows_of(const Tables& tables, int expert) {
   return Config::tile_rows(tables.row_start[expert + 1] - tables.row_start[expert]);

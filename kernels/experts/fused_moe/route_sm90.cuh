@@ -288,15 +288,12 @@ __device__ inline void make_tables(const Arguments& a, Scratch& scratch, Tables&
   for (int expert = lane; expert <= a.experts; expert += 32) {
     tables.tile_start[expert] = static_cast<std::uint16_t>(scratch.tiles[expert]);
   }
-  // Tiles of one and a half rounds of the blocks, of four where rows are quantised in between.
-  const int halves = a.h_fp8 == nullptr ? 3 : 8;
+  // One and a half rounds of the blocks, four where rows are quantised in between.
   const int least =
-      (halves * static_cast<int>(gridDim.x) + 2 * a.columns[0] - 1) / (2 * a.columns[0]);
+      least_tiles_between(a.h_fp8 == nullptr ? 3 : 8, static_cast<int>(gridDim.x), a.columns[0]);
   const std::int32_t* const starts = scratch.tiles + a.rank * a.own_experts;
   for (int expert = lane; expert < a.own_experts; expert += 32) {
-    const int last = starts[expert + 1] - least;
-    const int done = last < starts[0] ? 0 : last_at_most(starts, expert + 2, last);
-    tables.waiting[expert] = static_cast<std::uint8_t>(min(expert + 1 - done, 255));
+    tables.waiting[expert] = static_cast<std::uint8_t>(experts_waiting(starts, expert, least));
   }
 }
 

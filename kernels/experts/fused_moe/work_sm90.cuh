@@ -28,72 +28,41 @@ namespace orrery::fused_moe {
 
 // --- the order of tasks --------------------------------------------------------------------------
 
+// Of this rank.
 class Order {
  public:
   __device__ Order(const Arguments& a, const Tables& tables)
       : a_(a),
         tables_(tables),
         first_(a.rank * a.own_experts),
-        count_(tiles_before(a.own_experts) * (a.columns[0] + a.columns[1])) {}
+        order_(tables.tile_start + first_, tables.waiting, a.own_experts, a.columns[0],
+               a.columns[1]) {}
   // False past the last one.
   __device__ bool find(int index, Task& task) const {
-    if (index >= count_) return false;
-    int turn = 0;  // the last that begins at or before `index`
-    for (int count = a_.own_experts + 1; count > 1;) {
-      const int half = count / 2;
-      if (begin_of(turn + half) <= index) turn += half;
-      count -= half;
-    }
-    int rest = index - begin_of(turn);
-    int expert = turn;
-    task.step = Step::kFirst;
-    const int of_turn = tiles_of(turn) * a_.columns[0];
-    if (rest >= of_turn) {
-      rest += tiles_before(done_before(turn)) * a_.columns[1] - of_turn;
-      expert = last_at_most(tables_.tile_start + first_, a_.own_experts,
-                            tables_.tile_start[first_] + rest / a_.columns[1]);
-      rest -= tiles_before(expert) * a_.columns[1];
-      task.step = Step::kSecond;
-    }
-    const int tiles = tiles_of(expert);
-    const int of_all = first_ + expert;
+    TaskPlace place;
+    if (!order_.find(index, place)) return false;
+    const int of_all = first_ + place.expert;
     const int first = tables_.row_start[of_all] - tables_.row_start[first_];
     const int rows = tables_.row_start[of_all + 1] - tables_.row_start[of_all];
     const int tile_rows = Config::tile_rows(rows);
-    const int row = rest % tiles * tile_rows;
-    const bool is_narrow = task.step == Step::kFirst && a_.is_gated;
+    const int row = place.tile * tile_rows;
+    const bool is_narrow = !place.is_second && a_.is_gated;
+    task.step = place.is_second ? Step::kSecond : Step::kFirst;
     task.row = first + row;
     task.rows = min(rows - row, tile_rows);
     task.width = tile_rows;
-    task.column = rest / tiles * (is_narrow ? Config::kColumns / 2 : Config::kColumns);
-    task.group = expert;
-    task.tile = tables_.tile_start[of_all] + rest % tiles;
+    task.column = place.column * (is_narrow ? Config::kColumns / 2 : Config::kColumns);
+    task.group = place.expert;
+    task.tile = tables_.tile_start[of_all] + place.tile;
     task.row_of_expert = row;
     return true;
   }
 
  private:
-  // Experts of this rank, from its first on.
-  __device__ int tiles_before(int expert) const {
-    return tables_.tile_start[first_ + expert] - tables_.tile_start[first_];
-  }
-  __device__ int tiles_of(int turn) const {
-    return turn < a_.own_experts ? tiles_before(turn + 1) - tiles_before(turn) : 0;
-  }
-  // Experts whose second layer comes before a turn.
-  __device__ int done_before(int turn) const {
-    return turn == 0 ? 0 : turn - tables_.waiting[turn - 1];
-  }
-  // The first task of a turn: tiles of the first layer of an expert, then those of the second layer
-  // of experts that lie far enough behind it; in the last turn of all that are left.
-  __device__ int begin_of(int turn) const {
-    return tiles_before(turn) * a_.columns[0] + tiles_before(done_before(turn)) * a_.columns[1];
-  }
-
   const Arguments& a_;
   const Tables& tables_;
   int first_;
-  int count_;
+  TaskOrder order_;
 };
 
 // The next ticket of this launch.
