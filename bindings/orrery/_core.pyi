@@ -271,7 +271,7 @@ def moe_layer(
     scenario: Scenario, tokens: int, mode: str, level: str, imposes_scores: bool = False
 ) -> MoeLayerResult: ...
 def fused_moe_memory(
-    *, tokens: int, hidden: int, ffn: int, experts: int, topk: int, ranks: int = 1, num_sms: int = 132
+    *, tokens: int, hidden: int, ffn: int, experts: int, topk: int, ranks: int = 1, num_sms: int = 132, is_fp8: bool = False
 ) -> dict[str, float]: ...
 def symmetric_layout(
     *, tokens: int, hidden: int, experts: int, element_bytes: float = 4.0, tile_rows: int = 128
