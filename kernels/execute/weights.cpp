@@ -48,6 +48,7 @@ class WeightUses {
       if (spec.prior.arithmetic == Arithmetic::kGemm) read_bias(op);
       if (looks_up_tokens(spec)) add(op.reads, embeddings_);
       if (spec.routed == RoutedRole::kSort) add(op.reads, corrections_);
+      if (spec.routed == RoutedRole::kLayer) add_correction(op);
       routes_ |= spec.routed == RoutedRole::kSort || spec.routed == RoutedRole::kLayer;
     }
   }
@@ -70,6 +71,12 @@ class WeightUses {
   void add(const TensorViews& views, std::set<TensorId>& set) const {
     for (const TensorView& view : views) {
       if (is_weight(view)) set.insert(view);
+    }
+  }
+  // Of a layer that chooses by itself: what has a value for each expert.
+  void add_correction(const Op& op) {
+    for (const TensorView& view : op.reads) {
+      if (is_weight(view) && tensor(view).axes.size() == 1) corrections_.insert(view);
     }
   }
   // Where the columns of its weight, over which a gemm sums, are split, the first place alone adds

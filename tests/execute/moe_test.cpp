@@ -98,6 +98,24 @@ TEST(ReferenceMoe, EveryDesignGivesTheSameLogits) {
   }
 }
 
+// As one kernel, which weighs no inputs; of one rank and of two with experts on each.
+TEST(ReferenceMoe, OneKernelGivesTheSameLogits) {
+  for (const DType dtype : {DType::kBf16, DType::kFp8}) {
+    for (const std::string kind : {"qwen3", "deepseek"}) {
+      const auto of = [&](MoeDesign design, const Mesh& mesh) {
+        Deployment deployment = deployment_of(kind, design, mesh);
+        deployment.options.precision.weights = deployment.options.precision.activations = dtype;
+        return deployment;
+      };
+      const Deployment expected = of(MoeDesign::kShuffling, {});
+      for (const Mesh& mesh : {Mesh{}, Mesh{.dp = 2, .ep = 2}}) {
+        EXPECT_LT(worst_difference(of(MoeDesign::kPersistent, mesh), expected), 1e-9)
+            << kind << " " << to_text(dtype) << " dp " << mesh.dp;
+      }
+    }
+  }
+}
+
 TEST(ReferenceMoe, KindsOfRoutingDiffer) {
   const auto first = [](const std::string& kind, bool normalises) {
     Deployment deployment = deployment_of(kind, MoeDesign::kShuffling);
@@ -279,18 +297,20 @@ TEST(MoeWeights, NeighboursShareTheColumnsOfTheSameExperts) {
 }
 
 TEST(MoeWeights, ACorrectionBiasIsSmallAndInFull) {
-  const Deployment deployment = deployment_of("deepseek", MoeDesign::kShuffling);
-  const Plan whole = lower(deployment.model, batch_of(moe_steps()[0]), deployment.options);
-  const WeightShards shards = weight_shards(whole, 0);
-  int num_found = 0;
-  for (const WeightShard& shard : shards.shards) {
-    if (shard.name.find("correction_bias") == std::string::npos) continue;
-    ++num_found;
-    const StoredWeight stored = stored_weight(shard, 0, DType::kFp32, 1);
-    ASSERT_EQ(stored.values.size(), 8U);
-    for (const float value : stored.values) EXPECT_LE(std::abs(value), 0.005F);
+  for (const MoeDesign design : {MoeDesign::kShuffling, MoeDesign::kPersistent}) {
+    const Deployment deployment = deployment_of("deepseek", design);
+    const Plan whole = lower(deployment.model, batch_of(moe_steps()[0]), deployment.options);
+    const WeightShards shards = weight_shards(whole, 0);
+    int num_found = 0;
+    for (const WeightShard& shard : shards.shards) {
+      if (shard.name.find("correction_bias") == std::string::npos) continue;
+      ++num_found;
+      const StoredWeight stored = stored_weight(shard, 0, DType::kFp32, 1);
+      ASSERT_EQ(stored.values.size(), 8U);
+      for (const float value : stored.values) EXPECT_LE(std::abs(value), 0.005F);
+    }
+    EXPECT_EQ(num_found, 1) << to_text(design);
   }
-  EXPECT_EQ(num_found, 1);
 }
 
 TEST(MoeWeights, TheEmbeddingKeepsTokensApart) {
