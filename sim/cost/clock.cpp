@@ -34,8 +34,8 @@ constexpr double kDrawExponent = 1.5;
 // Rows of repeated calls are the median of graphs: so many calls ran just before (time_layers in
 // kernels/experts/fused_moe/ranks.cpp). After 75 ms of such the clock was still full, after 250 at
 // the limit: of Qwen3-30B-A3B's layer rows of 783 us took 887 in a step and rows of 2.59 ms 2.64
-// (one H200, 2026-11-29; 85 ms of the layer of 64 experts took 890 us where 800 to 818 do after
-// rests).
+// (one H200, 2026-11-29; after 85 ms the layer of 64 experts took 890 us, after rests 800 to 818).
+// Chosen on these three; part of the first may be uneven experts.
 constexpr double kRepeatedBefore = 96;
 constexpr Seconds kFallBegins{75e-3};
 constexpr Seconds kFallEnds{95e-3};

@@ -34,13 +34,12 @@ struct FusedMoeBuffers {
   std::int64_t most_tiles = 0;  // of rows, of all experts
   std::size_t element = 2;      // bytes, of what experts multiply
   std::size_t rows = 0;         // elements, [most_rows, hidden]
-  std::size_t results =
-      0;                  // bf16, [num_choices, hidden]; none where they are bf16 rows of one rank
-  std::size_t h = 0;      // bf16, [most_rows, ffn]
-  std::size_t h_fp8 = 0;  // 1 byte each, [most_rows, ffn], of fp8 alone
-  std::size_t row_scales = 0;     // 4 bytes each, [3, most_rows], of fp8 alone
-  std::size_t row_token = 0;      // 4 bytes each, [num_choices]; the next two likewise
-  std::size_t token_rows = 0;     //
+  std::size_t results = 0;     // bf16, [num_choices, hidden]; none where rows of one rank are these
+  std::size_t h = 0;           // bf16, [most_rows, ffn]
+  std::size_t h_fp8 = 0;       // 1 byte each, [most_rows, ffn], of fp8 alone
+  std::size_t row_scales = 0;  // 4 bytes each, [3, most_rows], of fp8 alone
+  std::size_t row_token = 0;   // 4 bytes each, [num_choices]; the next two likewise
+  std::size_t token_rows = 0;  //
   std::size_t token_weights = 0;  //
   std::size_t row_tile = 0;       // 8 bytes each, [num_choices]
   std::size_t counts = 0;         // 8 bytes each, [num_sms, experts + 1]
