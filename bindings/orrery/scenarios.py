@@ -18,13 +18,13 @@ from __future__ import annotations
 import collections.abc
 import copy
 import difflib
-import functools
 import json
 import os
 import pathlib
 from typing import Any, Self
 
 from . import _core, notebook
+from .caching import cached_property
 from .requests import is_frame, requests_of, scenario_error
 
 Fields = dict[str, Any]
@@ -223,7 +223,7 @@ class Scenario(_core.Scenario):
             return super().to_yaml(requests_file)
         return _core.YamlNode.of(self.to_dict()).to_text()
 
-    @functools.cached_property
+    @cached_property
     def _resolved(self) -> str:
         return super().to_yaml("")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import collections.abc
 import copy
 import dataclasses
-import functools
 import json
 import os
 import pathlib
 from typing import TYPE_CHECKING, Any
 
 from . import _core, arrow, files, notebook, run_files
+from .caching import cached_property
 from .scenarios import Scenario, load, project_root
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Table:
     _read: collections.abc.Callable[[], dict[str, Any]]
     _name: str
 
-    @functools.cached_property
+    @cached_property
     def _columns(self) -> dict[str, Any]:
         columns = self._read()
         for values in columns.values():
@@ -221,7 +221,7 @@ class RunResult:
     _simulated: _core.RunResult | None  # None once unpickled
     _scenario: Scenario
 
-    @functools.cached_property
+    @cached_property
     def _result(self) -> _core.RunResult:
         if self._simulated is not None:
             return self._simulated
@@ -254,11 +254,11 @@ class RunResult:
     def scenario(self) -> Scenario:
         return self._scenario
 
-    @functools.cached_property
+    @cached_property
     def _summary_json(self) -> str:
         return self._result.summary_json()
 
-    @functools.cached_property
+    @cached_property
     def summary(self) -> Summary:
         """Content of summary.json."""
         from .scorecard import intervals
@@ -266,17 +266,17 @@ class RunResult:
         values = json.loads(self._summary_json)
         return Summary(values | {"intervals": intervals.of_run(values)})
 
-    @functools.cached_property
+    @cached_property
     def requests(self) -> Table:
         """One row per request."""
         return Table(self._result.service.request_columns, "requests")
 
-    @functools.cached_property
+    @cached_property
     def steps(self) -> Table:
         """One row per fast-forward of equal steps."""
         return Table(self._result.service.step_columns, "steps")
 
-    @functools.cached_property
+    @cached_property
     def timeline(self) -> TimelineTable:
         """The chosen step in detail."""
         step = self._result.step

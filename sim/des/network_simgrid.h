@@ -6,8 +6,8 @@
 // lives as long as the process. Jobs from any thread are handed to it and run one at a time. The
 // platform is built once per machine shape (kind, sizes, link rates) and kept; another shape
 // builds a new engine, which SimGrid 3.32 bears some hundred times per process (1-2 ms each at
-// first, growing), so sweeps over machines belong into several processes. A child of fork() cannot
-// use an engine of its parent: with_simgrid says so.
+// first, growing), so sweeps over machines belong into several processes. fork() waits for the job
+// that runs; a child goes on with the engine on a thread of its own.
 //
 // Latencies are not SimGrid's business here: a collective spends them before its flows start. So
 // all flows have zero raw latency and equal weights, which is fair sharing.
@@ -53,8 +53,7 @@ class SimGridNetwork {
 bool has_simgrid();
 
 // Runs `job` on the engine's thread with a network for `machine`, idle at the start, and waits for
-// it. What the job throws is thrown here. Throws std::invalid_argument in a build without SimGrid,
-// std::runtime_error in a child of fork().
+// it. What the job throws is thrown here. Throws std::invalid_argument in a build without SimGrid.
 void with_simgrid(const Machine& machine, const std::function<void(SimGridNetwork&)>& job);
 
 }  // namespace orrery::des

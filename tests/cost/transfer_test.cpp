@@ -1,7 +1,11 @@
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <map>
+#include <thread>
 
 #include "tests/cost/cost_testing.h"
 
@@ -210,6 +214,31 @@ TEST(SharedTables, AreReadOnceAndAgainWhenTheyChange) {
                                    std::filesystem::last_write_time(file) + std::chrono::hours(1));
   EXPECT_EQ(shared_provider(directory.path())->num_rows("gemm"), 2);
   EXPECT_EQ(first->num_rows("gemm"), 1);
+}
+
+TEST(SharedTables, AreReadByAForkedChildWhileTheParentReadsThem) {
+  const TableDirectory directory;
+  directory.write("gemm.csv", std::string(kGemmHeader) + "bf16,16,256,512,9\n");
+  std::atomic<bool> is_done = false;
+  std::thread reader([&] {
+    while (!is_done) shared_provider(directory.path());
+  });
+  int num_done = 0;
+  for (int child = 0; child < 50; ++child) {
+    const pid_t process = fork();
+    if (process == 0) {
+      alarm(10);  // a child that waits for ever is ended
+      shared_provider(directory.path());
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(process, &status, 0);
+    if (!WIFEXITED(status)) break;
+    ++num_done;
+  }
+  is_done = true;
+  reader.join();
+  EXPECT_EQ(num_done, 50);
 }
 
 // The H200 and the H100 are one chip with two memories, and both are measured: what the H200's

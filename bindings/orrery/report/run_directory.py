@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 import pathlib
@@ -11,6 +10,7 @@ import pathlib
 import numpy as np
 
 from .. import run_files
+from ..caching import cached_property
 from . import columns, quantities, resolved_scenario, steps
 
 REQUEST_COLUMNS = (
@@ -92,7 +92,7 @@ class Run:
     warmup_requests: int
     drain_requests: int
 
-    @functools.cached_property
+    @cached_property
     def measured(self) -> dict[str, np.ndarray]:
         """The requests after the warm-up and before the drain, of which all figures are."""
         if not self.warmup_requests and not self.drain_requests:
@@ -100,7 +100,7 @@ class Run:
         is_measured = are_measured(self.requests["id"], self.warmup_requests, self.drain_requests)
         return {name: values[is_measured] for name, values in self.requests.items()}
 
-    @functools.cached_property
+    @cached_property
     def transfers(self) -> dict[str, np.ndarray]:
         """One row per measured request that was handed over; empty when none can be."""
         if "disaggregation" not in self.summary:

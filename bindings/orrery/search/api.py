@@ -5,13 +5,13 @@ from __future__ import annotations
 import collections.abc
 import concurrent.futures
 import dataclasses
-import functools
 import html
 import os
 import pathlib
 from typing import Any
 
 from .. import _core, files
+from ..caching import cached_property
 from ..frames import ResultFrame, Row, filled
 from ..scenarios import Scenario
 from . import answer as answers
@@ -48,7 +48,7 @@ class Answer:
         """The answer in one paragraph."""
         return text.paragraph(self.content)
 
-    @functools.cached_property
+    @cached_property
     def plans(self) -> Plans:
         """All plans as a table with `to_pandas`, `where`, `best`, `pareto` and `plot`."""
         rows: list[Row] = table.rows(self.exploration)

@@ -18,6 +18,7 @@ import time
 from typing import Any
 
 from .. import _core
+from ..caching import cached_property
 from ..report import resolved_scenario
 from . import plan_words
 from .question import Question
@@ -60,17 +61,17 @@ class Exploration:
     wall_s: float
     runner: Runner
 
-    @functools.cached_property
+    @cached_property
     def columns(self) -> dict[str, Any]:
         """One array per column of the candidates."""
         return self.space.columns()
 
-    @functools.cached_property
+    @cached_property
     def costs(self) -> dict[str, float]:
         """What owners give of their costs: usd_per_gpu_hour, usd_per_kwh, pue."""
         return {key: float(value) for key, value in (self._resolved(0).get("cost") or {}).items()}
 
-    @functools.cached_property
+    @cached_property
     def own_placement(self) -> dict[str, str]:
         """The placement of the plans where prefill and decode share GPUs: keys that the search varies are those of one of them."""
         whole = [i for i, prefill in enumerate(self.columns["prefill_replicas"]) if prefill == 0]

@@ -11,13 +11,13 @@ from __future__ import annotations
 import bisect
 import collections
 import dataclasses
-import functools
 import json
 import pathlib
 import re
 import statistics
 from collections.abc import Sequence
 
+from ...caching import cached_property
 from .kinds import kind_of
 from .trace import Kernel, Trace, TraceError
 
@@ -69,7 +69,7 @@ class EngineStep:
     batch_from: str  # annotation, requests, shapes, --batch; or why there is none
     follows: bool  # another step begins where this ends
 
-    @functools.cached_property
+    @cached_property
     def is_graph(self) -> bool:
         """Whether most of its GPU time is nodes of replayed graphs."""
         return sum(k.duration for k in self.kernels if k.is_graph) > 0.5 * sum(k.duration for k in self.kernels)
