@@ -23,6 +23,7 @@ struct Work {
   Flops flops;
   Bytes bytes_read;
   Bytes bytes_written;
+  Seconds links;  // that what it sends to other GPUs takes, which no GPU's memory or clock changes
 };
 
 struct DimSpec {

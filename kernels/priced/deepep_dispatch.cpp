@@ -3,10 +3,7 @@
 namespace orrery {
 namespace {
 
-Work work(DType dtype, const Dims& dims) {
-  const Bytes bytes = deepep_bytes(dims, activation_bytes(dtype));
-  return {.flops = Flops(0), .bytes_read = bytes / 2, .bytes_written = bytes / 2};
-}
+Work work(DType dtype, const Dims& dims) { return deepep_work(dims, activation_bytes(dtype)); }
 
 }  // namespace
 

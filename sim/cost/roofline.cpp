@@ -55,7 +55,7 @@ double efficiency_gain(const Device& device, FlopsPerSecond peak, const Device& 
 Seconds work_model_time(const Prior& prior, const Work& work, FlopsPerSecond peak,
                         BytesPerSecond hbm_bandwidth) {
   return work.flops / (peak * prior.flops) + moved(work) / (hbm_bandwidth * prior.hbm) +
-         prior.floor;
+         work.links + prior.floor;
 }
 
 }  // namespace orrery

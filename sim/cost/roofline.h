@@ -28,7 +28,7 @@ double efficiency_gain(const Device& device, FlopsPerSecond peak, const Device& 
                        FlopsPerSecond measured_peak);
 
 // Work-model time, `peak` being the peak of the kernel's arithmetic:
-//   flops / (prior.flops * peak) + bytes / (prior.hbm * hbm) + prior.floor.
+//   flops / (prior.flops * peak) + bytes / (prior.hbm * hbm) + work.links + prior.floor.
 // A sum and not a maximum: real kernels overlap both poorly near the ridge, and held-out errors are
 // lower with it (docs/data.md).
 Seconds work_model_time(const Prior& prior, const Work& work, FlopsPerSecond peak,

@@ -202,7 +202,9 @@ TEST_P(MoreWorkOf, IsNoFasterBetweenRowsThanTheRowsAroundSay) {
 
 INSTANTIATE_TEST_SUITE_P(Engines, MoreWorkOf,
                          ::testing::Values("h200-sxm/vllm-0.24.0", "h200-sxm/trtllm-1.3.0rc20",
-                                           "h200-sxm/sglang-0.5.14", "h100-sxm/vllm-0.24.0"));
+                                           "h200-sxm/sglang-0.5.14", "h100-sxm/vllm-0.24.0",
+                                           "h100-sxm/sglang-0.5.10-deepep-normal",
+                                           "h100-sxm/sglang-0.5.10-deepep-low-latency"));
 
 TEST(MoreWork, IsSeldomFasterBetweenTheScatteredRowsOfOwnKernels) {
   // Refined point by point, so most nodes of a grid are holes; and calls change ways between rows

@@ -3,6 +3,7 @@
 import csv
 import pathlib
 
+import numpy as np
 import orrery
 import pytest
 from orrery import _core, explain
@@ -71,12 +72,12 @@ def test_rows_of_experts_behind_deepep_are_possible(mode):
         assert float(row["time_us"]) * 1e-6 > 6 * tokens * topk * experts / total * hidden * inter / 1979e12
 
 
-def wide(tmp_path, batch, mode, ranks):
+def wide(tmp_path, batch, mode, ranks, machine="dgx-h100-superpod"):
     return ops(
         tmp_path,
         batch,
         model="{config: deepseek-v3, weights: fp8_block, activations: fp8_block, expert_load: uniform}",
-        machine=f"{{name: dgx-h100-superpod, num_gpus: {ranks}}}",
+        machine=f"{{name: {machine}, num_gpus: {ranks}}}",
         provider=WIDE[mode],
         placement=f"{{dp: {ranks}, ep: {ranks}, expert_comm: deepep}}",
         engine="{profile: sglang_deepep, max_num_seqs: 256, max_num_batched_tokens: 16384}",
@@ -97,6 +98,32 @@ def test_decodes_over_nodes_travel_by_the_low_latency_kernels(tmp_path):
     # docs/legacy.md of DeepEP: 64 GPUs, 128 tokens each.
     assert found["layers.3.experts.dispatch"]["row_s"] == pytest.approx(173e-6)
     assert found["layers.3.experts.combine"]["row_s"] == pytest.approx(314e-6)
+
+
+def test_more_decodes_and_more_nodes_travel_longer(tmp_path):
+    """Rows of several nodes are of 128 tokens alone, rows of other numbers of one node alone."""
+
+    def travel_s(ranks, tokens):
+        found = wide(tmp_path, decodes(tokens * ranks, 2000), "low-latency", ranks)
+        return np.array([found[f"layers.3.experts.{part}"]["row_s"] for part in ("dispatch", "combine")])
+
+    for ranks in (16, 64, 128):
+        grown = np.array([travel_s(ranks, tokens) for tokens in (1, 16, 32, 64, 100, 128, 129, 192, 256)])
+        assert (grown[1:] > grown[:-1]).all()
+        assert (grown[-1] > 1.6 * grown[5]).all()  # 256 tokens, 128
+    # What leaves a node at the rate of its NIC: 64 tokens' 8 rows, 7 of 8 nodes.
+    far = 64 * 8 * 7168 * np.array([1 + 4 / 128, 2]) * 7 / 8 / 50e9
+    assert ((travel_s(64, 64) > far) & (travel_s(64, 64) < 1.7 * far)).all()
+
+
+def test_links_between_nodes_are_as_fast_with_a_faster_memory(tmp_path):
+    h100, h200 = (
+        wide(tmp_path, decodes(128 * 64, 2000), "low-latency", 64, machine)
+        for machine in ("dgx-h100-superpod", "h200-cluster")
+    )
+    for part in ("dispatch", "combine"):
+        op = f"layers.3.experts.{part}"
+        assert h200[op]["row_s"] == pytest.approx(h100[op]["row_s"], rel=0.03)
 
 
 def test_deepep_needs_whole_experts_on_every_gpu(tmp_path):

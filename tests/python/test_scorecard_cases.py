@@ -2,7 +2,7 @@
 
 import pytest
 import scorecard_rows
-from orrery.scorecard import apart, cases, lengths, outcomes, rules, scenarios
+from orrery.scorecard import apart, cases, lengths, outcomes, rules, scenarios, steady
 
 
 APART = {"tp": "", "layout": "pd", "num_gpus": "2", "parallelism": "PD disagg: prefill TP1 + decode TP1"}
@@ -225,6 +225,23 @@ def test_a_case_of_prompts_or_decodes_alone_is_simulated_as_its_step(tmp_path):
     assert 0 < decodes < prompts < 1979e12 / (2 * 37e9)
     (wider,) = simulated(tmp_path, scorecard_rows.row(**DECODES | {"batch_or_concurrency": "128 sequences/device"}))
     assert decodes < wider < 2 * decodes
+
+
+@pytest.mark.parametrize(
+    ("changes", "in_halves"),
+    [
+        ({"parallelism": "EP16, TBO on"}, True),
+        ({"parallelism": "EP16, TBO off"}, False),
+        ({"parallelism": "EP16"}, False),
+        ({"parallelism": "EP16", "notes": "balanced routing; 2 micro-batches"}, True),
+        ({"parallelism": "EP16 (DeepSeek profile)", "source": "blog/2025-05-05-large-scale-ep.md@2db4e40"}, True),
+        ({"parallelism": "EP16, TBO off", "source": "blog/2025-05-05-large-scale-ep.md@2db4e40"}, False),
+    ],
+)
+def test_two_batches_are_those_of_the_row_or_its_page(tmp_path, changes, in_halves):
+    (case,) = read(tmp_path, scorecard_rows.row(**DECODES | changes))
+    load = steady.read(case)
+    assert f"two_batch_overlap: {str(in_halves).lower()}" in steady.scenario_text(case, load)
 
 
 def test_a_step_with_several_tokens_of_a_sequence_is_listed_with_the_reason(tmp_path):

@@ -20,6 +20,8 @@ from .scenarios import CannotSimulate
 
 GPUS_PER_NODE = 8
 ROUTED_EXPERTS = 256  # of DeepSeek-V3 and R1, the models of these rows
+# Pages whose instances are in two batches where a row does not say that they are not.
+PAGES_IN_HALVES = ("blog/2025-05-05-large-scale-ep.md", "profile-data")
 TABLES = {"prefill": "sglang-0.5.10-deepep-normal", "decode": "sglang-0.5.10-deepep-low-latency"}
 
 
@@ -29,6 +31,7 @@ class Load:
     gpus: int
     rows: int  # tokens of prompts, or sequences, of a GPU
     length: int  # of a prompt; of a sequence, its new token included
+    in_halves: bool  # two batches, one of which computes while the other's rows travel ("TBO")
 
 
 def read(case: Case) -> Load | None:
@@ -42,7 +45,14 @@ def read(case: Case) -> Load | None:
     if "MTP" in fields["parallelism"]:
         raise CannotSimulate("attention of several tokens at once (MTP)")
     rows = int(load[1]) * (lengths.THOUSAND if load[2] else 1)
-    return Load(fields["phase"], int(experts[1]), rows, length.most)
+    return Load(fields["phase"], int(experts[1]), rows, length.most, _is_in_halves(fields))
+
+
+def _is_in_halves(fields: Mapping[str, str]) -> bool:
+    """As the row says it. One that says nothing is of its page's own set-up, as the rows beside it that do."""
+    if "TBO" in fields["parallelism"]:
+        return "TBO off" not in fields["parallelism"]
+    return "2 micro-batches" in fields["notes"] or any(page in fields["source"] for page in PAGES_IN_HALVES)
 
 
 def scenario_text(case: Case, load: Load) -> str:
@@ -57,7 +67,7 @@ def scenario_text(case: Case, load: Load) -> str:
         "model: {config: deepseek-ai--DeepSeek-V3, weights: fp8_block, activations: fp8_block, expert_load: uniform}\n"
         f"machine: {{name: {MACHINES[key][2]}, num_gpus: {-(-ranks // GPUS_PER_NODE) * GPUS_PER_NODE}}}\n"
         f"provider: {TABLES[load.phase]}\n"
-        f"placement: {{dp: {ranks}, ep: {ranks}, expert_comm: deepep{redundant}}}\n"
+        f"placement: {{dp: {ranks}, ep: {ranks}, expert_comm: deepep{redundant}, two_batch_overlap: {str(load.in_halves).lower()}}}\n"
         f"engine: {{profile: sglang_deepep, max_num_seqs: {max(load.rows, 1)}, max_num_batched_tokens: {max(load.rows, 8192)}}}\n"
         "workload: {closed_loop: {concurrency: 1, num_requests: 1, prompt_tokens: 1, output_tokens: 1}}\n"
     )
