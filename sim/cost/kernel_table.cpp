@@ -70,7 +70,7 @@ double FamilyGrid::time_at(std::size_t at) const {
 
 bool FamilyGrid::is_spike(std::size_t at) const {
   // Over what each of the next rows says; or less over some of them, spikes themselves perhaps, and
-  // far over all together. 41 of the 1,022,175 rows of shipped tables are; within it are kernels
+  // far over all together. 38 of the 997,126 rows of shipped tables are; within it are kernels
   // that change with a dim, such as attention of another form for short contexts.
   constexpr double kOverEach = 2;
   constexpr double kOverSome = 1.5;

@@ -99,7 +99,7 @@ TEST(Spikes, FewRowsOfShippedTablesStandAlone) {
     }
   }
   RecordProperty("rows", std::to_string(rows));
-  EXPECT_EQ(spikes, 41);
+  EXPECT_EQ(spikes, 38);
   EXPECT_EQ(of_own, 0);
   EXPECT_GT(rows, 2000 * spikes);
 }

@@ -20,7 +20,7 @@ SHIPPED = [
     ("devices/h200-sxm/vllm-0.24.0", "attention_decode", 62166),
     ("devices/h200-sxm/vllm-0.24.0", "mla_prefill_module", 3886),
     ("devices/h200-sxm/vllm-0.24.0", "mla_decode_module", 5888),
-    ("devices/h200-sxm/vllm-0.24.0", "moe", 48762 - 3321),
+    ("devices/h200-sxm/vllm-0.24.0", "moe", 48762 - 3321 - 12150),
     ("devices/h200-sxm/vllm-0.24.0", "quantize", 1628),
     ("devices/h200-sxm/trtllm-1.3.0rc20", "gemm", 100668),
     ("devices/h200-sxm/trtllm-1.3.0rc20", "attention_prefill", 75837 - 25198),
@@ -38,7 +38,7 @@ SHIPPED = [
     ("devices/h100-sxm/vllm-0.24.0", "gemm", 107188),
     ("devices/h100-sxm/vllm-0.24.0", "attention_prefill", 50830),
     ("devices/h100-sxm/vllm-0.24.0", "attention_decode", 62166),
-    ("devices/h100-sxm/vllm-0.24.0", "moe", 49862 - 3321),
+    ("devices/h100-sxm/vllm-0.24.0", "moe", 49862 - 3321 - 13284),
     # 4 numbers of nodes by 23 of tokens; 11 of tokens in a node and DeepEP's own 5 between nodes.
     ("devices/h100-sxm/sglang-0.5.10-deepep-normal", "deepep_dispatch", 4 * 23),
     ("devices/h100-sxm/sglang-0.5.10-deepep-normal", "deepep_combine", 4 * 23),
