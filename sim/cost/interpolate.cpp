@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
+#include <vector>
 
 #include "sim/cost/family_ratio.h"
 #include "sim/cost/moe_tiles.h"
@@ -95,7 +97,7 @@ class Predictor {
   std::optional<Ratio> between_contexts();
   [[nodiscard]] GridPoint equivalent_point(const FamilyGrid& foreign) const;
   [[nodiscard]] double distance_to_grid(const FamilyGrid& grid, const GridPoint& point) const;
-  std::optional<Ratio> from_nearest_family();
+  std::optional<Ratio> from_nearest_families();
   [[nodiscard]] std::optional<Ratio> by_tiles();
   std::optional<std::size_t> measured(const FamilyGrid& grid) const;
 
@@ -318,39 +320,57 @@ double Predictor::distance_to_grid(const FamilyGrid& grid, const GridPoint& poin
 }
 
 // The call's place in a foreign family. An MoE keeps the tokens per expert, which decide how many
-// experts are read and how full their tiles are.
+// experts are read and how full their tiles are, and the share of the experts that the rank has,
+// which decides how far the fullest rank is above the mean.
 GridPoint Predictor::equivalent_point(const FamilyGrid& foreign) const {
   GridPoint point = point_;
   const int topk = dim_index("topk");
   const int experts_total = dim_index("experts_total");
-  if (topk >= 0 && experts_total >= 0) {
-    const auto share = [&](const auto& dims) {
-      return static_cast<double>(dims[topk]) / static_cast<double>(dims[experts_total]);
-    };
-    point[0] *= share(dims_) / share(foreign.dims);
+  if (topk < 0 || experts_total < 0) return point;
+  const auto times = [&](int dim) {
+    return static_cast<double>(foreign.dims[dim]) / static_cast<double>(dims_[dim]);
+  };
+  point[0] *= times(experts_total) / times(topk);
+  const int experts = dim_index("experts");
+  for (int a = 0; a < table_.layout().num_axes; ++a) {
+    if (table_.layout().axes[a] == experts) point[a] *= times(experts_total);
   }
   return point;
 }
 
-std::optional<Ratio> Predictor::from_nearest_family() {
+// The mean of the ratios of the nearest families, the nearer the more: one alone would give way to
+// another from one size of a call to the next. Numbers chosen on the H200 tables of three engines
+// with whole shapes left out (docs/data.md).
+std::optional<Ratio> Predictor::from_nearest_families() {
+  constexpr std::size_t kMost = 4;
+  constexpr double kPower = 6;
+  constexpr double kOwn = 0.5;   // octaves that are added to every distance
+  constexpr double kGrid = 0.5;  // weight of an octave outside of what a family has rows of
+  struct Family {
+    double distance = 0;
+    GridPoint point;
+    const FamilyGrid* grid = nullptr;
+  };
+  std::vector<Family> found;
   const KernelTable::Key key = table_.key(rows_dtype_, distribution_, family_dims_);
-  const FamilyGrid* best = nullptr;
-  double best_distance = std::numeric_limits<double>::infinity();
   for (const auto& [other, grid] : table_.families()) {
     if (other[0] != key[0] || other[1] != key[1] || other.back() != KernelTable::kAllWays) {
       continue;
     }
-    const double distance =
-        family_distance(key, other) + distance_to_grid(grid, equivalent_point(grid));
-    if (distance < best_distance) {
-      best = &grid;
-      best_distance = distance;
-    }
+    const GridPoint point = equivalent_point(grid);
+    found.push_back(
+        {family_distance(key, other) + kGrid * distance_to_grid(grid, point), point, &grid});
   }
-  if (best == nullptr) {
-    return std::nullopt;
+  if (found.empty()) return std::nullopt;
+  std::ranges::stable_sort(found, {}, &Family::distance);
+  double sum = 0;
+  double weights = 0;
+  for (const Family& family : std::span(found).first(std::min(kMost, found.size()))) {
+    const double weight = std::pow(family.distance + kOwn, -kPower);
+    sum += weight * interpolator_.ratio_at(*family.grid, family.point).log;
+    weights += weight;
   }
-  return Ratio{interpolator_.ratio_at(*best, equivalent_point(*best)).log, false};
+  return Ratio{sum / weights, false};
 }
 
 // Of the kernel that is a whole layer of routed experts its tiles are simulated: of shapes left out
@@ -411,8 +431,8 @@ std::optional<Prediction> Predictor::run() {
     found.rows = "its tiles, simulated";
   }
   if (!ratio) {
-    ratio = from_nearest_family();
-    found.rows = "rows of the nearest family";
+    ratio = from_nearest_families();
+    found.rows = "rows of the nearest families";
   }
   if (!ratio) {
     return std::nullopt;

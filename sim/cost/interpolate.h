@@ -31,9 +31,10 @@ struct Prediction {
 //   * kRoofline: outside; the work model times the ratio at the nearest measured place. Prefill
 //     over cached context, when the table has none, takes the ratio of the square problem of equal
 //     work. A call of our own kernels, where no rows of its way are on both sides, takes the ratio
-//     of rows of its way with other KV heads. Of families of other dims, one whose axes cover the
-//     call is preferred; an MoE keeps its tokens per expert there. A layer of experts in one launch
-//     is simulated tile by tile (sim/cost/moe_tiles.h) where no family is its own.
+//     of rows of its way with other KV heads. Of other families the nearest are averaged, the more
+//     those whose axes cover the call; an MoE keeps its tokens per expert there, and the share of
+//     the experts that the rank has. A layer of experts in one launch is simulated tile by tile
+//     (sim/cost/moe_tiles.h) where no family is its own.
 // A format that the table lacks is priced from the rows of the nearest one (kRoofline). Empty when
 // the table has no rows of that distribution. The table was measured on `measured_on`;
 // the answer is for `device`. Thread safe.
