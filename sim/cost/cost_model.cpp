@@ -228,8 +228,9 @@ std::optional<Seconds> CostModel::Impl::most_by_others(const Answer& own, const 
   std::set<std::string_view> engines = {kernels[own.source_idx].provider->name()};
   int num_others = 0;
   Seconds slowest(0);
+  const bool is_carried = kernels[own.source_idx].origin >= Origin::kOtherArchitecture;
   for (const KernelSource& source : kernels) {
-    if (source.origin >= Origin::kOtherArchitecture) break;
+    if (!is_carried && source.origin >= Origin::kOtherArchitecture) break;
     if (!engines.insert(source.provider->name()).second) continue;
     const std::optional<Answer> other = answer_of(source.provider->name(), op, dims);
     if (!other || !other->found.is_own_family) continue;
