@@ -174,7 +174,7 @@ std::optional<CostModel::Impl::Answer> CostModel::Impl::answer(const KernelOp& o
       best->found.measured = best->found.measured * (*most / best->found.time);
       best->found.time = *most;
       if (best->found.basis != Basis::kRoofline) best->found.basis = Basis::kInterpolated;
-      best->found.rows = "other engines' rows, since its own take far longer";
+      best->found.rows = "rows, cut to twice what two other engines' say";
     }
     const std::lock_guard lock(used_mutex);
     used.insert({op.kernel, best->source_idx});

@@ -32,6 +32,16 @@ inline MachineSpec node_spec(int num_gpus = 8) {
   return spec;
 }
 
+// The same with the rates of an H200, in the formats that shipped tables have.
+inline Device h200() {
+  Device device = node_spec().device;
+  device.dense_flops = {{DType::kBf16, FlopsPerSecond(989e12)},
+                        {DType::kFp8, FlopsPerSecond(1979e12)},
+                        {DType::kMxfp4, FlopsPerSecond(989e12)},
+                        {DType::kInt4, FlopsPerSecond(989e12)}};
+  return device;
+}
+
 // A machine of that kind.
 inline const Machine& node() {
   static const Machine machine = make_machine(node_spec());

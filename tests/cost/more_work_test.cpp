@@ -18,21 +18,13 @@
 namespace orrery {
 namespace {
 
+using testing::h200;
 using testing::TableDirectory;
 using Node = std::array<int, kMaxAxes>;
 using Place = std::array<std::int64_t, kMaxAxes>;
 
 // Repeated measurements of one call differ by 1 % (Basis::kMeasured's spread), so may two rows.
 constexpr double kNoise = 1.02;
-
-Device h200() {
-  Device device = testing::node_spec().device;
-  device.dense_flops = {{DType::kBf16, FlopsPerSecond(989e12)},
-                        {DType::kFp8, FlopsPerSecond(1979e12)},
-                        {DType::kMxfp4, FlopsPerSecond(989e12)},
-                        {DType::kInt4, FlopsPerSecond(989e12)}};
-  return device;
-}
 
 // The nodes of an axis next to a value on both sides; the last one twice beyond the ends.
 std::array<int, 2> around(const std::vector<std::int64_t>& axis, std::int64_t value) {

@@ -19,15 +19,6 @@ namespace {
 
 using Shape = std::array<std::int64_t, 3>;  // hidden, top-k, experts
 
-Device hopper() {
-  Device device = testing::node_spec().device;
-  device.dense_flops = {{DType::kBf16, FlopsPerSecond(989e12)},
-                        {DType::kFp8, FlopsPerSecond(1979e12)},
-                        {DType::kMxfp4, FlopsPerSecond(989e12)},
-                        {DType::kInt4, FlopsPerSecond(989e12)}};
-  return device;
-}
-
 KernelRows rows_of(const std::string& tables) {
   return read_kernel_rows(std::filesystem::path(ORRERY_SOURCE_DIR) / "topologies/devices" / tables /
                           "moe.csv");
@@ -56,7 +47,7 @@ class UnseenShapesOf : public ::testing::TestWithParam<Tables> {};
 TEST_P(UnseenShapesOf, ArePricedAsTheirRowsSay) {
   constexpr int kCalls = 150;  // of a shape
   const KernelRows rows = rows_of(GetParam().tables);
-  const Device device = hopper();
+  const Device device = testing::h200();
   std::map<Shape, std::vector<std::int64_t>> shapes;
   for (std::int64_t row = 0; row < rows.num_rows(); ++row)
     shapes[shape_of(rows, row)].push_back(row);
@@ -87,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(Engines, UnseenShapesOf,
 TEST(UnseenShapes, TakeLongerWithMoreTokens) {
   const KernelRows rows = rows_of("h200-sxm/vllm-0.24.0");
   const KernelTable table(rows, [](std::int64_t) { return true; });
-  const Device device = hopper();
+  const Device device = testing::h200();
   for (const auto& [hidden, inter, topk, experts] :
        {std::array<std::int64_t, 4>{7168, 5120, 3, 48}, {3584, 2560, 8, 64}}) {
     for (const std::int64_t share : {1, 2, 8}) {
