@@ -98,6 +98,8 @@ bool fits(SlotType type, DType of_op, DType found) {
       return found == of_op || found == DType::kBf16;
     case SlotType::kBf16:
       return found == DType::kBf16;
+    case SlotType::kResult:
+      return found == (of_op == DType::kFp16 ? DType::kFp16 : DType::kBf16);
     case SlotType::kFp32:
       return found == DType::kFp32;
     case SlotType::kInt32:

@@ -43,6 +43,7 @@ enum class SlotType : std::uint8_t {
   kOfOp,        // the dtype of the op
   kOfOpOrBf16,  // bf16 where an engine's kernel narrows weights alone; our own take that of the op
   kBf16,
+  kResult,  // of sums in fp32: bf16, where the op is fp16 that
   kFp32,
   kInt32,
   kAny  // a cache of a format of its own; weights that engines keep a copy of in the op's dtype

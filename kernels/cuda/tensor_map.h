@@ -6,8 +6,18 @@
 
 #include <cstdint>
 #include <span>
+#include <type_traits>
+
+#include "kernels/cuda/dtypes.h"
 
 namespace orrery::cuda {
+
+// Of a map's elements; fp8 as bytes.
+template <typename T>
+inline constexpr CUtensorMapDataType kMapType =
+    std::is_same_v<T, fp8>    ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+    : std::is_same_v<T, fp16> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                              : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 
 enum class Swizzle : std::uint8_t { kNone, k32, k64, k128 };  // bytes of the swizzle atom's row
 

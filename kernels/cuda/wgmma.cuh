@@ -1,17 +1,20 @@
 #pragma once
 
 // Warpgroup matrix products of Hopper (wgmma, sm_90a): D[64, N] (+)= A[64, K] B[N, K]^T in fp32,
-// K = 16 for bf16 and 32 for fp8 (e4m3). 128 threads run one product together; it is asynchronous
-// between wgmma_fence() and wgmma_wait(). PTX ISA 9.0, 9.7.15.
+// K = 16 for bf16 and fp16, 32 for fp8 (e4m3). 128 threads run one product together; it is
+// asynchronous between wgmma_fence() and wgmma_wait(). PTX ISA 9.0, 9.7.15.
 //   D   N / 2 floats per thread: thread t holds rows 16 (t / 32) + (t % 32) / 4 + {0, 8} and
 //       columns 8 j + 2 (t % 4) + {0, 1}: d[4 j + {0, 1}] of the first row, d[4 j + {2, 3}] of the
 //       second
 //   A   a descriptor (shared memory), or 4 registers per thread in D's layout (bf16 pairs)
 //   B   a descriptor
 //   accumulate  false overwrites D
-// A or B may be MN-major (transposed) for bf16: kTransposed = 1.
+// A or B may be MN-major (transposed) for bf16 and fp16: kTransposed = 1.
 
 #include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/dtypes.h"
 
 namespace orrery::sm90 {
 
@@ -49,23 +52,27 @@ struct Wgmma;
   ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, " \
   "%127"
 
-// The products of n columns: f floats per thread, their text, the numbers f + 1 to f + 6 of
-// operands after them, and their bindings. A macro for the same reason.
+// The product of two descriptors of elements of 16 bits, of this name and PTX type: f floats per
+// thread, their text, the numbers f + 1 to f + 4 of operands after them, and their bindings. A
+// macro for the same reason.
+#define ORRERY_WGMMA_SS(name, type, n, f, text, f1, f2, f3, f4, ...)                             \
+  template <int kTransposedA = 0, int kTransposedB = 0>                                          \
+  __device__ static void name(float(&d)[f], std::uint64_t a, std::uint64_t b, bool accumulate) { \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #f2                                        \
+                 ", 0;\n"                                                                        \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" text       \
+                 "},"                                                                            \
+                 "%" #f ", %" #f1 ", p, 1, 1, %" #f3 ", %" #f4 ";\n}\n"                          \
+                 : __VA_ARGS__                                                                   \
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(kTransposedA),         \
+                   "n"(kTransposedB));                                                           \
+  }
+// All products of n columns, likewise.
 #define ORRERY_WGMMA(n, f, text, f1, f2, f3, f4, f5, f6, ...)                                   \
   template <>                                                                                   \
   struct Wgmma<n> {                                                                             \
-    template <int kTransposedA = 0, int kTransposedB = 0>                                       \
-    __device__ static void bf16_ss(float (&d)[f], std::uint64_t a, std::uint64_t b,             \
-                                   bool accumulate) {                                           \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #f2                                     \
-                   ", 0;\n"                                                                     \
-                   "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" text            \
-                   "},"                                                                         \
-                   "%" #f ", %" #f1 ", p, 1, 1, %" #f3 ", %" #f4 ";\n}\n"                       \
-                   : __VA_ARGS__                                                                \
-                   : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(kTransposedA),      \
-                     "n"(kTransposedB));                                                        \
-    }                                                                                           \
+    ORRERY_WGMMA_SS(bf16_ss, "bf16", n, f, text, f1, f2, f3, f4, __VA_ARGS__)                   \
+    ORRERY_WGMMA_SS(fp16_ss, "f16", n, f, text, f1, f2, f3, f4, __VA_ARGS__)                    \
     template <int kTransposedB = 0>                                                             \
     __device__ static void bf16_rs(float (&d)[f], const std::uint32_t (&a)[4], std::uint64_t b, \
                                    bool accumulate) {                                           \
@@ -106,6 +113,7 @@ ORRERY_WGMMA(224, 112, ORRERY_T112, 113, 114, 115, 116, 117, 118, ORRERY_D64(0),
 ORRERY_WGMMA(256, 128, ORRERY_T128, 129, 130, 131, 132, 133, 134, ORRERY_D64(0), ORRERY_D64(64));
 
 #undef ORRERY_WGMMA
+#undef ORRERY_WGMMA_SS
 #undef ORRERY_T4
 #undef ORRERY_T8
 #undef ORRERY_T16
@@ -123,5 +131,18 @@ ORRERY_WGMMA(256, 128, ORRERY_T128, 129, 130, 131, 132, 133, 134, ORRERY_D64(0),
 #undef ORRERY_D16
 #undef ORRERY_D32
 #undef ORRERY_D64
+
+// The product of descriptors whose elements are T.
+template <typename T, int N>
+__device__ void product_ss(float (&d)[N / 2], std::uint64_t a, std::uint64_t b, bool accumulate) {
+  if constexpr (std::is_same_v<T, fp8>) {
+    Wgmma<N>::fp8_ss(d, a, b, accumulate);
+  } else if constexpr (std::is_same_v<T, fp16>) {
+    Wgmma<N>::fp16_ss(d, a, b, accumulate);
+  } else {
+    static_assert(std::is_same_v<T, bf16>);
+    Wgmma<N>::bf16_ss(d, a, b, accumulate);
+  }
+}
 
 }  // namespace orrery::sm90

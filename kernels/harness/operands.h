@@ -46,7 +46,7 @@ std::vector<double> host_normal(std::size_t count, std::uint64_t seed, float sca
   const cuda::DeviceBuffer<T> buffer = normal_buffer<T>(count, seed, scale);
   return host_double(stream, buffer.get(), count);
 }
-// Every byte 0xFF: NaN in bf16, fp8 and fp32, -1 in integers.
+// Every byte 0xFF: NaN in bf16, fp16, fp8 and fp32, -1 in integers.
 template <typename T>
 void poison(const cuda::Stream& stream, const cuda::DeviceBuffer<T>& buffer) {
   ORRERY_CUDA(cudaMemsetAsync(buffer.get(), 0xFF, buffer.size() * sizeof(T), stream.get()));

@@ -17,7 +17,8 @@ TEST(Executable, KernelsOfEnginesAreExecutedInNoDtype) {
   }
   for (const KernelSpec& spec : kernel_specs()) {
     for (const DType dtype : executed_dtypes(spec.name)) {
-      EXPECT_TRUE(dtype == DType::kBf16 || dtype == DType::kFp8 || dtype == DType::kFp32)
+      EXPECT_TRUE(dtype == DType::kBf16 || dtype == DType::kFp16 || dtype == DType::kFp8 ||
+                  dtype == DType::kFp32)
           << spec.name;
     }
   }

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <utility>
@@ -23,7 +24,7 @@ TEST(GroupedGemmChoice, RefusesWhatNoKernelTakes) {
     return shape;
   };
   for (const GroupedGemmShape& bad :
-       {with([](auto& s) { s.dtype = DType::kFp16; }), with([](auto& s) { s.groups = 0; }),
+       {with([](auto& s) { s.dtype = DType::kFp32; }), with([](auto& s) { s.groups = 0; }),
         with([](auto& s) { s.groups = 513; }), with([](auto& s) { s.k = 0; }),
         with([](auto& s) { s.k = 12; }), with([](auto& s) { s.max_rows = -1; }),
         with([](auto& s) { s.n = -8; }), with([](auto& s) { s.n = std::int64_t{1} << 28; })}) {
@@ -31,10 +32,12 @@ TEST(GroupedGemmChoice, RefusesWhatNoKernelTakes) {
   }
 }
 
-// Rows of x and w are a multiple of 16 bytes long: 8 bf16 or 16 fp8.
+// Rows of x and w are a multiple of 16 bytes long: 8 bf16 or fp16, or 16 fp8.
 TEST(GroupedGemmChoice, TakesRowsOfSixteenBytes) {
   GroupedGemmShape shape = kScoutShape;
   shape.k = 24;
+  EXPECT_NO_THROW(require_grouped_gemm_shape(shape));
+  shape.dtype = DType::kFp16;
   EXPECT_NO_THROW(require_grouped_gemm_shape(shape));
   shape.dtype = DType::kFp8;
   EXPECT_THROW(require_grouped_gemm_shape(shape), std::invalid_argument);
@@ -46,7 +49,7 @@ TEST(GroupedGemmChoice, EmptyCallsAreShapes) {
 }
 
 TEST(GroupedGemmChoice, CandidatesFitAnSm) {
-  for (const DType dtype : {DType::kBf16, DType::kFp8}) {
+  for (const DType dtype : {DType::kBf16, DType::kFp16, DType::kFp8}) {
     for (const std::int64_t groups : {1, 16, 128, 512}) {
       for (const std::int64_t rows : {0, 1, 64, 512, 1024, 100000}) {
         GroupedGemmShape shape = kScoutShape;
@@ -63,6 +66,17 @@ TEST(GroupedGemmChoice, CandidatesFitAnSm) {
         }
       }
     }
+  }
+}
+
+// As wide, on the same units: the same kernel and tile, streamed, as wide as a group and in tiles.
+TEST(GroupedGemmChoice, Fp16TakesTheKernelsOfBf16) {
+  GroupedGemmShape fp16_shape = kScoutShape;
+  fp16_shape.dtype = DType::kFp16;
+  for (const std::int64_t rows : {1, 16, 128, 16 * 54, 16 * 200, 16 * 1024}) {
+    const GroupedGemmLoad load{.rows = rows, .active = std::min<std::int64_t>(rows, 16)};
+    EXPECT_EQ(choose_grouped_gemm(fp16_shape, load), choose_grouped_gemm(kScoutShape, load))
+        << rows;
   }
 }
 

@@ -100,6 +100,23 @@ TEST(Slots, SizesOfTheCallAreTheSameWhereverTheyStand) {
   EXPECT_NE(error_of(op, {tensor({10, 32}), w, counts}, {tensor({9, 16})}), "");
 }
 
+// Sums in fp32 are rounded to bf16, those of fp16 operands to fp16.
+TEST(Slots, ResultsOfFp16AreFp16AndOthersBf16) {
+  for (const DType dtype : {DType::kBf16, DType::kFp16, DType::kFp8}) {
+    const KernelOp op{
+        .kernel = "grouped_gemm",
+        .dtype = dtype,
+        .dims = {
+            {"rows", 6, ""}, {"n", 16, ""}, {"k", 32, ""}, {"groups", 4, ""}, {"active", 3, ""}}};
+    const Tensor x = tensor({10, 32}, dtype);
+    const Tensor w = weight({4, 16, 32}, dtype);
+    const Tensor counts = tensor({4}, DType::kInt32);
+    const bool is_fp16 = dtype == DType::kFp16;
+    EXPECT_EQ(error_of(op, {x, w, counts}, {tensor({10, 16}, DType::kFp16)}).empty(), is_fp16);
+    EXPECT_EQ(error_of(op, {x, w, counts}, {tensor({10, 16}, DType::kBf16)}).empty(), !is_fp16);
+  }
+}
+
 TEST(Slots, AResultLiesInPlaceOfTheReadThatItMayAliasAlone) {
   const KernelOp op{.kernel = "residual_add", .dims = {{"tokens", 8, ""}, {"hidden", 32, ""}}};
   const Tensor residual = tensor({8, 32});

@@ -18,8 +18,7 @@ using Implementation = CollectiveImplementation;
 
 constexpr std::array kImplementations = {Implementation::kNccl, Implementation::kOneShot,
                                          Implementation::kTwoShot};
-constexpr Seconds kTimeout{1.0};     // of a rank that waits for another; above any delay here
-constexpr double kFp16Bound = 5e-4;  // 2^-11 / sqrt(3) = 2.8e-4 and some room
+constexpr Seconds kTimeout{1.0};  // of a rank that waits for another; above any delay here
 constexpr double kFp32Bound = 1e-6;
 
 enum class Launch : std::uint8_t { kThreads, kGraph, kAscending, kDescending };

@@ -38,7 +38,7 @@ Launch bind_grouped_gemm(const BindContext& context) {
   const GroupedGemmOperands operands{.x = x.data,
                                      .w = w.data,
                                      .counts = typed<std::int32_t>(counts),
-                                     .y = typed<bf16>(y),
+                                     .y = y.data,
                                      .x_scale = is_fp8 ? x.scales : nullptr,
                                      .w_scale = is_fp8 ? w.scales : nullptr};
   return [plan, operands](const cuda::Stream& stream) { plan->launch(stream, operands); };

@@ -37,8 +37,8 @@ bool fills_with_wide_items(const GroupedGemmShape& shape, const GroupedGemmLoad&
 }  // namespace
 
 void require_grouped_gemm_shape(const GroupedGemmShape& shape) {
-  if (shape.dtype != DType::kBf16 && shape.dtype != DType::kFp8) {
-    throw std::invalid_argument("grouped_gemm takes bf16 and fp8, not " +
+  if (shape.dtype != DType::kBf16 && shape.dtype != DType::kFp16 && shape.dtype != DType::kFp8) {
+    throw std::invalid_argument("grouped_gemm takes bf16, fp16 and fp8, not " +
                                 std::string(to_text(shape.dtype)));
   }
   constexpr std::int64_t kMost = std::int64_t{1} << 30;

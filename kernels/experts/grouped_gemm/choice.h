@@ -16,9 +16,10 @@ namespace orrery {
 // y[row, n] = x[row, k] w[group of the row][n, k]^T. Rows are sorted by group; how many each group
 // has lies on the device.
 struct GroupedGemmShape {
-  DType dtype = DType::kBf16;  // of x and w: bf16 or fp8 (e4m3, a scale per row of x and of w)
-  std::int64_t max_rows = 0;   // that x and y have room for; may be 0
-  std::int64_t n = 0;          // rows of each w; may be 0
+  // Of x and w: bf16, fp16 or fp8 (e4m3, a scale per row of x and of w).
+  DType dtype = DType::kBf16;
+  std::int64_t max_rows = 0;  // that x and y have room for; may be 0
+  std::int64_t n = 0;         // rows of each w; may be 0
   std::int64_t k = 0;
   std::int64_t groups = 0;
   auto operator<=>(const GroupedGemmShape&) const = default;
@@ -26,8 +27,8 @@ struct GroupedGemmShape {
 
 inline constexpr std::int64_t kGroupedGemmMaxGroups = 512;
 
-// Throws std::invalid_argument for a dtype other than bf16 and fp8, groups outside 1 to 512, k < 1
-// or rows of x and w that are no multiple of 16 bytes long (k of 8 for bf16, of 16 for fp8), a
+// Throws std::invalid_argument for a dtype other than bf16, fp16 and fp8, groups outside 1 to 512,
+// k < 1 or rows of x and w that are no multiple of 16 bytes long (k of 8, for fp8 of 16), a
 // negative max_rows or n, more than 2^30 of either, or more than 2^31 - 1 rows of w in all.
 void require_grouped_gemm_shape(const GroupedGemmShape& shape);
 

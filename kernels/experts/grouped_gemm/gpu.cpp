@@ -1,11 +1,14 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
+#include <type_traits>
 
 #include "kernels/experts/grouped_gemm/chosen_counts.h"
 #include "kernels/experts/grouped_gemm/grouped_gemm.h"
 #include "kernels/experts/grouped_gemm/reference.h"
 #include "kernels/experts/grouped_gemm/tiled.h"
+#include "kernels/experts/grouped_gemm/types.h"
 #include "kernels/harness/operand_sets.h"
 
 namespace orrery {
@@ -116,6 +119,33 @@ GroupedGemmChoice choice_of(const KernelOp& op, const GroupedGemmShape& shape) {
   return tile;
 }
 
+// Of x. Variants: "overflows", so that a third of the sums over k are beyond fp16's range;
+// "subnormal", most values below its least exponent.
+float x_deviation(const Dims& dims) {
+  if (variant(dims, "overflows") != 0) {
+    return 65536.0f / std::sqrt(static_cast<float>(dim(dims, "k")));
+  }
+  return variant(dims, "subnormal") != 0 ? 0x1p-15f : 1.0f;
+}
+
+// Values of `y`, in fp16, whose reference is beyond fp16's range or so near its end that either is
+// right: how many are not infinite or at the end. They and their references are 0 from here on.
+std::size_t drop_infinite(std::span<double> y, std::span<double> ref) {
+  constexpr double kEnd = 65520;  // rounded to infinity
+  constexpr double kNear = 1e-3;  // more than sums in fp32 are off
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    const double size = std::abs(ref[i]);
+    if (size < kEnd * (1 - kNear)) continue;
+    const double least = size > kEnd * (1 + kNear) ? std::numeric_limits<double>::infinity()
+                                                   : kEnd * (1 - 2 * kNear);
+    const bool is_right = std::copysign(1.0, ref[i]) * y[i] >= least;  // false for NaN
+    if (!is_right) ++wrong;
+    y[i] = ref[i] = 0;
+  }
+  return wrong;
+}
+
 // Operands in as many sets as asked for, counts alike in all. Rows of x past the sum of counts and
 // w of groups without rows are NaN.
 template <typename T>
@@ -126,7 +156,8 @@ class GroupedGemmCase final : public KernelCase {
         counts_(make_counts(op.dims)),
         device_counts_(device_copy(std::span<const std::int32_t>(counts_))),
         plan_(shape_, choice_of(op, shape_), {.overlap = variant(op.dims, "overlap") != 0}),
-        x_(static_cast<std::size_t>(shape_.max_rows * shape_.k), options.seed, options.sets),
+        x_(static_cast<std::size_t>(shape_.max_rows * shape_.k), options.seed, options.sets,
+           x_deviation(op.dims)),
         w_(static_cast<std::size_t>(shape_.groups * shape_.n * shape_.k), options.seed + 1,
            options.sets),
         y_(static_cast<std::size_t>(shape_.max_rows * shape_.n), options.sets),
@@ -166,14 +197,21 @@ class GroupedGemmCase final : public KernelCase {
   }
   std::vector<Difference> differences(const cuda::Stream& stream) override {
     if (ref_.empty()) make_reference(stream);
-    const std::vector<double> y = y_.host(stream);
-    const auto written = static_cast<std::size_t>(rows_ * shape_.n);
-    const auto past = std::span(y).subspan(written);
+    std::vector<double> values = y_.host(stream);
+    std::vector<double> ref = ref_;
+    const auto y = std::span(values).first(static_cast<std::size_t>(rows_ * shape_.n));
+    const auto past = std::span(values).subspan(y.size());
     const auto touched =
         std::ranges::count_if(past, [](double value) { return !std::isnan(value); });
-    return {
-        difference("y", std::span(y).first(written), std::span(ref_).first(written), kBf16Bound),
+    const std::size_t not_infinite = kIsFp16 ? drop_infinite(y, ref) : 0;
+    std::vector<Difference> found{
+        difference("y", y, std::span(ref).first(y.size()), kBound),
         {.what = "values of rows past the sum", .error = static_cast<double>(touched)}};
+    if (kIsFp16) {
+      found.push_back({.what = "values beyond the range that are not infinite",
+                       .error = static_cast<double>(not_infinite)});
+    }
+    return found;
   }
   std::vector<Tile> tiles() override {
     if (rows_ == 0) return {};
@@ -190,7 +228,9 @@ class GroupedGemmCase final : public KernelCase {
   [[nodiscard]] int num_sets() const override { return x_.num_sets(); }
 
  private:
-  static constexpr bool kIsFp8 = sizeof(T) == 1;
+  static constexpr bool kIsFp8 = std::is_same_v<T, fp8>;
+  static constexpr bool kIsFp16 = std::is_same_v<T, fp16>;
+  static constexpr double kBound = kIsFp16 ? kFp16Bound : kBf16Bound;
 
   static void poison(const cuda::Stream& stream, T* data, std::int64_t count) {
     ORRERY_CUDA(
@@ -212,15 +252,16 @@ class GroupedGemmCase final : public KernelCase {
   GroupedGemmPlan plan_;
   InputSets<T> x_;
   InputSets<T> w_;
-  OutputSets<bf16> y_;
+  OutputSets<GroupedGemmResult<T>> y_;
   cuda::DeviceBuffer<float> x_scale_;
   cuda::DeviceBuffer<float> w_scale_;
   std::vector<double> ref_;
 };
 
 std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& options) {
-  if (op.dtype == DType::kFp8) return std::make_unique<GroupedGemmCase<fp8>>(op, options);
-  return std::make_unique<GroupedGemmCase<bf16>>(op, options);
+  return with_grouped_gemm_type(op.dtype, [&]<typename T>() -> std::unique_ptr<KernelCase> {
+    return std::make_unique<GroupedGemmCase<T>>(op, options);
+  });
 }
 
 struct Sizes {
@@ -243,7 +284,23 @@ KernelOp op(DType dtype, const Sizes& sizes, const Dims& variants = {}) {
   return op;
 }
 
-constexpr DType kDTypes[] = {DType::kBf16, DType::kFp8};
+constexpr DType kDTypes[] = {DType::kBf16, DType::kFp16, DType::kFp8};
+constexpr DType kMeasuredDTypes[] = {DType::kBf16, DType::kFp8};  // fp16 takes the rows of bf16
+
+// What fp16 alone has, for each kernel: infinities and subnormal values.
+void add_range_ops(std::vector<KernelOp>& ops) {
+  for (const char* const range : {"overflows", "subnormal"}) {
+    const auto add = [&](const Sizes& sizes, Dims variants = {}) {
+      variants.push_back({range, 1});
+      ops.push_back(op(DType::kFp16, sizes, variants));
+    };
+    add({60, 331, 1040, 5, 5}, {{"slack", 3}});
+    add({2, 16, 8192, 2, 2});  // sums in pieces
+    add({500, 328, 528, 5, 3},
+        {{"columns", kSwapAbChoice.columns}, {"tile_rows", kSwapAbChoice.rows}});
+    add({1500, 264, 528, 3, 3});
+  }
+}
 
 // Rows around each width of the MMA and past the widest, n and k around the tiles, counts of all
 // kinds; then every tile there is.
@@ -298,6 +355,7 @@ std::vector<KernelOp> check_ops() {
       }
     }
   }
+  add_range_ops(ops);
   return ops;
 }
 
@@ -327,7 +385,7 @@ std::vector<Grid> grids() {
     return active <= groups && active <= dim(dims, "rows") &&
            groups * dim(dims, "n") * dim(dims, "k") <= kMostElements;
   };
-  for (const DType dtype : kDTypes) {
+  for (const DType dtype : kMeasuredDTypes) {
     grids.push_back({.dtype = dtype,
                      .axes = {{.dim = "rows", .values = {16, 128, 1024, 16384}},
                               {.dim = "n", .values = {1536, 2048, 5120, 16384}},

@@ -45,7 +45,7 @@ KernelSpec grouped_gemm_spec() {
       .slots = {{.name = "x", .axes = "room, k"},
                 {.name = "w", .axes = "groups, n, k", .use = Use::kWeight},
                 {.name = "counts", .axes = "groups", .type = SlotType::kInt32, .use = Use::kCounts},
-                {.name = "y", .axes = "room.., n", .type = SlotType::kBf16, .is_result = true}},
+                {.name = "y", .axes = "room.., n", .type = SlotType::kResult, .is_result = true}},
       .work = work,
       .way = way,
       .rounds = one_round,
@@ -58,7 +58,7 @@ KernelSpec grouped_gemm_spec() {
                 .spread = 0.08,
                 .grid = {.axes = {"rows", "active"}, .is_scattered = true},
                 .padding = padding},
-      .executed = {DType::kBf16, DType::kFp8}};
+      .executed = {DType::kBf16, DType::kFp16, DType::kFp8}};
 }
 
 }  // namespace orrery

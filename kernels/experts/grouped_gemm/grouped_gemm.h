@@ -1,28 +1,28 @@
 #pragma once
 
 // The linear layers of a mixture of experts: rows sorted by group, each group with its own weights,
-// how many rows each has known on the device alone. On tensor cores (sm_90a).
+// how many rows each has known on the device alone. On tensor cores (sm_90a), summed in fp32.
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
-#include "kernels/cuda/dtypes.h"
 #include "kernels/cuda/handles.h"
 #include "kernels/experts/grouped_gemm/choice.h"
 #include "kernels/experts/grouped_gemm/scatter.h"
 
 namespace orrery {
 
-// Device pointers, row-major and contiguous; x, w and y 16-byte aligned. Scales are null for bf16.
+// Device pointers, row-major and contiguous; x, w and y 16-byte aligned. Scales are null but for
+// fp8. What fp16 does not reach (65,504, rounded to the nearest) is infinite in y.
 struct GroupedGemmOperands {
   const void* x = nullptr;               // [max_rows, k], rows sorted by group, from row 0
   const void* w = nullptr;               // [groups, n, k]
   const std::int32_t* counts = nullptr;  // [groups], rows of each group
-  bf16* y = nullptr;                     // [max_rows, n]
+  void* y = nullptr;                     // [max_rows, n], bf16, or fp16 as x and w are
   const float* x_scale = nullptr;        // [max_rows]
   const float* w_scale = nullptr;        // [groups, n]
-  ScatterTarget scatter;                 // where out is set, rows are added there; y is not used
+  ScatterTarget scatter;  // where out is set, rows are added there, none of fp16; y is not used
 };
 
 struct GroupedGemmOptions {

@@ -49,6 +49,9 @@ void GroupedGemmPlan::launch(const cuda::Stream& stream,
     throw std::invalid_argument(
         "grouped_gemm: x, w and y or out must be 16-byte aligned, and none of them or counts null");
   }
+  if (adds && shape_.dtype == DType::kFp16) {
+    throw std::invalid_argument("grouped_gemm: adding rows to those of tokens takes bf16 and fp8");
+  }
   constexpr std::int64_t kVector = 8;
   if (adds && (shape_.n % kVector != 0 || scatter.row_token == nullptr)) {
     throw std::invalid_argument(

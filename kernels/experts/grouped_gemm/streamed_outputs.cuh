@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/dtypes.h"
 #include "kernels/cuda/flags.cuh"
+#include "kernels/experts/grouped_gemm/results.cuh"
 #include "kernels/experts/grouped_gemm/scatter.cuh"
 #include "kernels/experts/grouped_gemm/streamed_ring.cuh"
 #include "kernels/experts/grouped_gemm/streamed_schedule.cuh"
@@ -22,7 +23,7 @@ struct Consumer {
   unsigned char* stages;
   std::uint64_t* full;
   std::uint64_t* empty;
-  bf16* outputs;  // of this warp: [tokens][16]
+  void* outputs;  // of this warp: [tokens][16], as y
   Slot slot;
 
   [[nodiscard]] __device__ static int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
@@ -114,25 +115,26 @@ struct Scales {
   }
 };
 
-// Rounds this warp's sums, 16 columns of y, and stores them: through shared memory, since a lane's
-// neighbouring sums are those of neighbouring tokens.
-template <int kTokens>
+// Rounds this warp's sums, 16 columns of y, to Y and stores them: through shared memory, since a
+// lane's neighbouring sums are those of neighbouring tokens.
+template <typename Y, int kTokens>
 __device__ void store(const Consumer& c, const Piece& piece, int column,
                       const float (&sum)[kTokens / 2]) {
   constexpr int kColumns = 16;
   constexpr int kVector = 8;
   const int lane = Consumer::lane();
+  auto* const outputs = static_cast<Y*>(c.outputs);
   __syncwarp();  // the stores of the piece before have read
 #pragma unroll
   for (int i = 0; i < kTokens / 2; ++i) {
     const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    c.outputs[token * kColumns + lane / 4 + i % 4 / 2 * 8] = __float2bfloat16_rn(sum[i]);
+    outputs[token * kColumns + lane / 4 + i % 4 / 2 * 8] = rounded<Y>(sum[i]);
   }
   __syncwarp();
   for (int i = lane; i < piece.tokens * (kColumns / kVector); i += kWarp) {
     const int token = i / (kColumns / kVector);
     const int first = i % (kColumns / kVector) * kVector;
-    const bf16* from = c.outputs + token * kColumns + first;
+    const Y* from = outputs + token * kColumns + first;
     if (c.a.scatter.out != nullptr) {
       if (column + first < c.a.n) {
         scatter_vector(c.a.scatter, scatter_row(c.a.scatter, piece.row + token, c.a.n),
@@ -140,7 +142,8 @@ __device__ void store(const Consumer& c, const Piece& piece, int column,
       }
       continue;
     }
-    bf16* to = c.a.y + static_cast<std::int64_t>(piece.row + token) * c.a.n + column + first;
+    Y* to = static_cast<Y*>(c.a.y) + static_cast<std::int64_t>(piece.row + token) * c.a.n + column +
+            first;
     if (c.a.n % kVector == 0) {
       if (column + first < c.a.n)
         *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);

@@ -17,7 +17,7 @@ constexpr int kMaxGroups = 512;
 
 struct Arguments {
   const std::int32_t* counts;
-  bf16* y;
+  void* y;                // bf16 or fp16
   ScatterTarget scatter;  // in place of y where it has an out
   const float* x_scale;   // fp8 only
   const float* w_scale;

@@ -14,6 +14,7 @@
 #include "kernels/experts/grouped_gemm/streamed_outputs.cuh"
 #include "kernels/experts/grouped_gemm/streamed_ring.cuh"
 #include "kernels/experts/grouped_gemm/streamed_schedule.cuh"
+#include "kernels/experts/grouped_gemm/types.h"
 
 namespace orrery {
 namespace {
@@ -64,19 +65,10 @@ constexpr int kMaxPositions = 512;
 constexpr int kMaxTileElements = 128 * 64;
 constexpr std::size_t kFlagBytes = kMaxPositions * kMaxConsumerWarps * sizeof(std::uint32_t);
 
-template <typename T, int kTokens>
-__device__ void mma(float (&sum)[kTokens / 2], std::uint64_t w, std::uint64_t x, bool accumulate) {
-  if constexpr (sizeof(T) == 1) {
-    sm90::Wgmma<kTokens>::fp8_ss(sum, w, x, accumulate);
-  } else {
-    sm90::Wgmma<kTokens>::template bf16_ss<>(sum, w, x, accumulate);
-  }
-}
-
 // All MMAs of one stage into `sum`, for the 64 rows of w of this warpgroup.
 template <typename T, int kTokens, int kRows, int kPanels>
 __device__ void multiply(float (&sum)[kTokens / 2], const unsigned char* stage, bool accumulate) {
-  constexpr int kStepBytes = 32;  // of k per MMA: 16 bf16 or 32 fp8
+  constexpr int kStepBytes = 32;  // of k per MMA: 16 bf16 or fp16, 32 fp8
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const std::uint64_t w = sm90::descriptor_128(stage + group * 64 * kPanelBytes);
   const std::uint64_t x = sm90::descriptor_128(stage + kPanels * kRows * kPanelBytes);
@@ -85,9 +77,9 @@ __device__ void multiply(float (&sum)[kTokens / 2], const unsigned char* stage, 
   for (int panel = 0; panel < kPanels; ++panel) {
 #pragma unroll
     for (int step = 0; step < kPanelBytes / kStepBytes; ++step) {
-      mma<T, kTokens>(sum, w + (panel * kRows * kPanelBytes + step * kStepBytes) / 16,
-                      x + (panel * kTokens * kPanelBytes + step * kStepBytes) / 16,
-                      accumulate || panel > 0 || step > 0);
+      sm90::product_ss<T, kTokens>(sum, w + (panel * kRows * kPanelBytes + step * kStepBytes) / 16,
+                                   x + (panel * kTokens * kPanelBytes + step * kStepBytes) / 16,
+                                   accumulate || panel > 0 || step > 0);
     }
   }
   sm90::wgmma_commit();
@@ -131,7 +123,7 @@ __device__ void run_piece(Consumer& c, const Piece& piece) {
     if (!piece.starts) return streamed::contribute<kTokens>(c, sum);
     if (!piece.ends) streamed::gather<kTokens>(c, sum);
   }
-  streamed::store<kTokens>(c, piece, column, sum);
+  streamed::store<GroupedGemmResult<T>, kTokens>(c, piece, column, sum);
 }
 
 template <typename T, int kRows, int kPanels>
@@ -166,7 +158,7 @@ __global__ void __launch_bounds__(kRows / 64 * kGroupThreads + kWarp)
   cudaGridDependencySynchronize();            // scales of x, partial sums, and who still reads y
   cudaTriggerProgrammaticLaunchCompletion();  // the next may start where there is room
   Pieces next = pieces;
-  auto* outputs = reinterpret_cast<bf16*>(stages + a.outputs_at);
+  auto* outputs = reinterpret_cast<GroupedGemmResult<T>*>(stages + a.outputs_at);
   Consumer consumer{.a = a,
                     .pieces = pieces,
                     .stages = stages,
@@ -195,8 +187,7 @@ __global__ void __launch_bounds__(kRows / 64 * kGroupThreads + kWarp)
 template <typename T>
 Maps make_maps(const GroupedGemmShape& shape, const StreamedTile& tile,
                const GroupedGemmOperands& operands) {
-  constexpr auto kType =
-      sizeof(T) == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  constexpr auto kType = cuda::kMapType<T>;
   constexpr std::uint32_t kPanelK = kPanelBytes / sizeof(T);
   const auto n = static_cast<std::uint64_t>(shape.n);
   const auto k = static_cast<std::uint64_t>(shape.k);
@@ -265,12 +256,18 @@ struct Built {
   int rows;
   int panels;
   Launch bf16_launch;
+  Launch fp16_launch;
   Launch fp8_launch;
+  [[nodiscard]] Launch launch_of(DType dtype) const {
+    if (dtype == DType::kFp8) return fp8_launch;
+    return dtype == DType::kFp16 ? fp16_launch : bf16_launch;
+  }
 };
 
 template <int kRows, int kPanels>
 constexpr Built built() {
-  return {kRows, kPanels, launch<bf16, kRows, kPanels>, launch<fp8, kRows, kPanels>};
+  return {kRows, kPanels, launch<bf16, kRows, kPanels>, launch<fp16, kRows, kPanels>,
+          launch<fp8, kRows, kPanels>};
 }
 
 constexpr std::array kBuilt{built<64, 2>(), built<64, 4>(), built<128, 2>()};
@@ -305,8 +302,7 @@ void grouped_gemm_streamed(const cuda::Stream& stream, const GroupedGemmShape& s
   require_grouped_gemm_shape(shape);
   const Built& built = require_built(shape, tile);
   if (shape.max_rows == 0 || shape.n == 0) return;
-  (shape.dtype == DType::kFp8 ? built.fp8_launch : built.bf16_launch)(stream, shape, tile, operands,
-                                                                      workspace, options);
+  built.launch_of(shape.dtype)(stream, shape, tile, operands, workspace, options);
 }
 
 }  // namespace orrery

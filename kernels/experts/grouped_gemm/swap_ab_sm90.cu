@@ -2,6 +2,7 @@
 #include "kernels/experts/grouped_gemm/swap_ab_sm90.cuh"
 #include "kernels/experts/grouped_gemm/tile_launch.cuh"
 #include "kernels/experts/grouped_gemm/tiled.h"
+#include "kernels/experts/grouped_gemm/types.h"
 
 namespace orrery {
 namespace {
@@ -18,7 +19,7 @@ swap_ab::Maps make_maps(const GroupedGemmShape& shape, const GroupedGemmOperands
     maps.x[i] = map_of<T>(operands.x, shape.max_rows, shape.k, 16 << i, C::kK);
   }
   if (operands.y != nullptr && shape.n % 8 == 0) {
-    maps.y = map_of<bf16>(operands.y, shape.max_rows, shape.n, swap_ab::kChunk, 64);
+    maps.y = map_of<GroupedGemmResult<T>>(operands.y, shape.max_rows, shape.n, swap_ab::kChunk, 64);
   }
   return maps;
 }
@@ -43,11 +44,9 @@ using Tile = swap_ab::Config<T, kSwapAbChoice.rows, kSwapAbChoice.columns / 128,
 
 void grouped_gemm_swap_ab(const cuda::Stream& stream, const GroupedGemmShape& shape,
                           const GroupedGemmOperands& operands, bool programmatic) {
-  if (shape.dtype == DType::kFp8) {
-    launch_swap_ab<Tile<fp8>>(stream, shape, operands, programmatic);
-  } else {
-    launch_swap_ab<Tile<bf16>>(stream, shape, operands, programmatic);
-  }
+  with_grouped_gemm_type(shape.dtype, [&]<typename T>() {
+    launch_swap_ab<Tile<T>>(stream, shape, operands, programmatic);
+  });
 }
 
 }  // namespace orrery

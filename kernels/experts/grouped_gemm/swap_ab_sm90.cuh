@@ -28,7 +28,9 @@
 
 #include "kernels/cuda/sm90.cuh"
 #include "kernels/cuda/wgmma.cuh"
+#include "kernels/experts/grouped_gemm/results.cuh"
 #include "kernels/experts/grouped_gemm/tile_pipeline.cuh"
+#include "kernels/experts/grouped_gemm/types.h"
 
 namespace orrery::swap_ab {
 
@@ -141,11 +143,8 @@ __device__ __forceinline__ void issue(Sums<C, kWidth>& d, const Shared<C>& share
     for (int block = 0; block < C::kBlocks; ++block) {
       constexpr int kBlockAddress = 64 * 128 / 16;
       const std::uint64_t w = w_base + block * kBlockAddress + 2 * step;
-      if constexpr (sizeof(typename C::T) == 1) {
-        sm90::Wgmma<kWidth>::fp8_ss(d[block], w, x_base + 2 * step, step > 0 || accumulate);
-      } else {
-        sm90::Wgmma<kWidth>::bf16_ss(d[block], w, x_base + 2 * step, step > 0 || accumulate);
-      }
+      sm90::product_ss<typename C::T, kWidth>(d[block], w, x_base + 2 * step,
+                                              step > 0 || accumulate);
     }
   }
   sm90::wgmma_commit();
@@ -249,7 +248,7 @@ __device__ __forceinline__ void fill_buffer(unsigned char* buffer, const float (
         low *= x.x * w;
         high *= x.y * w;
       }
-      words[i] = pack(low, high);
+      words[i] = rounded_pair<GroupedGemmResult<typename C::T>>(low, high);
     }
     store_transposed(at + j * 8 * 128, words);
   }

@@ -19,12 +19,11 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b 
 template <typename T>
 CUtensorMap map_of(const void* data, std::int64_t rows, std::int64_t columns, int box_rows,
                    int box_columns) {
-  constexpr auto kType =
-      sizeof(T) == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  return cuda::matrix_map(
-      kType, data, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns),
-      static_cast<std::uint64_t>(columns) * sizeof(T), static_cast<std::uint32_t>(box_rows),
-      static_cast<std::uint32_t>(box_columns), cuda::Swizzle::k128);
+  return cuda::matrix_map(cuda::kMapType<T>, data, static_cast<std::uint64_t>(rows),
+                          static_cast<std::uint64_t>(columns),
+                          static_cast<std::uint64_t>(columns) * sizeof(T),
+                          static_cast<std::uint32_t>(box_rows),
+                          static_cast<std::uint32_t>(box_columns), cuda::Swizzle::k128);
 }
 
 template <typename C>
@@ -32,7 +31,7 @@ Arguments arguments_of(const GroupedGemmShape& shape, const GroupedGemmOperands&
   return {.counts = operands.counts,
           .x_scale = operands.x_scale,
           .w_scale = operands.w_scale,
-          .y = operands.y,
+          .y = static_cast<bf16*>(operands.y),
           .target = operands.scatter,
           .groups = static_cast<int>(shape.groups),
           .max_rows = static_cast<int>(shape.max_rows),

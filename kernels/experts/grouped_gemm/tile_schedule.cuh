@@ -27,7 +27,7 @@ struct Arguments {
   const std::int32_t* counts = nullptr;  // [groups]
   const float* x_scale = nullptr;        // [rows], fp8
   const float* w_scale = nullptr;        // [groups * n], fp8
-  bf16* y = nullptr;                     // [rows, n], or null with target
+  bf16* y = nullptr;                     // [rows, n], fp16 where x is, or null with target
   ScatterTarget target;
   int groups = 0;
   int max_rows = 0;

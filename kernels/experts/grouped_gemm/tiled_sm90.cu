@@ -5,6 +5,7 @@
 #include "kernels/experts/grouped_gemm/tile_launch.cuh"
 #include "kernels/experts/grouped_gemm/tiled.h"
 #include "kernels/experts/grouped_gemm/tiled_sm90.cuh"
+#include "kernels/experts/grouped_gemm/types.h"
 
 namespace orrery {
 namespace {
@@ -18,7 +19,7 @@ tiled::Maps make_maps(const GroupedGemmShape& shape, const GroupedGemmOperands& 
                    .w_part = map_of<T>(operands.w, shape.groups * shape.n, shape.k, 64, C::kK),
                    .y = {}};
   if (operands.y != nullptr && shape.n % 8 == 0) {
-    maps.y = map_of<bf16>(operands.y, shape.max_rows, shape.n, 64, 64);
+    maps.y = map_of<GroupedGemmResult<T>>(operands.y, shape.max_rows, shape.n, 64, 64);
   }
   return maps;
 }
@@ -51,11 +52,9 @@ void grouped_gemm_tiled(const cuda::Stream& stream, const GroupedGemmShape& shap
     throw std::invalid_argument("grouped_gemm: no tiles of " + std::to_string(choice.rows) +
                                 " rows x " + std::to_string(choice.columns) + " columns are built");
   }
-  if (shape.dtype == DType::kFp8) {
-    launch_tiled<Tile<fp8>>(stream, shape, operands, programmatic);
-  } else {
-    launch_tiled<Tile<bf16>>(stream, shape, operands, programmatic);
-  }
+  with_grouped_gemm_type(shape.dtype, [&]<typename T>() {
+    launch_tiled<Tile<T>>(stream, shape, operands, programmatic);
+  });
 }
 
 }  // namespace orrery

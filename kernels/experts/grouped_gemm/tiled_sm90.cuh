@@ -32,7 +32,9 @@
 
 #include "kernels/cuda/sm90.cuh"
 #include "kernels/cuda/wgmma.cuh"
+#include "kernels/experts/grouped_gemm/results.cuh"
 #include "kernels/experts/grouped_gemm/tile_pipeline.cuh"
+#include "kernels/experts/grouped_gemm/types.h"
 
 namespace orrery::tiled {
 
@@ -122,13 +124,8 @@ __device__ void issue(float (&d)[kColumns / 2], const Shared<C>& shared, int sta
   const std::uint64_t w_base = sm90::descriptor_128(shared.w[stage]);
 #pragma unroll
   for (int step = 0; step < 4; ++step) {  // 32 bytes of k each
-    if constexpr (sizeof(typename C::T) == 1) {
-      sm90::Wgmma<kColumns>::fp8_ss(d, x_base + 2 * step, w_base + 2 * step,
-                                    step > 0 || accumulate);
-    } else {
-      sm90::Wgmma<kColumns>::bf16_ss(d, x_base + 2 * step, w_base + 2 * step,
-                                     step > 0 || accumulate);
-    }
+    sm90::product_ss<typename C::T, kColumns>(d, x_base + 2 * step, w_base + 2 * step,
+                                              step > 0 || accumulate);
   }
   sm90::wgmma_commit();
 }
@@ -224,7 +221,7 @@ __device__ void write_part(const float (&d)[kColumns / 2], Shared<C>& shared, co
             low *= scales.x[i % 2] * w.x;
             high *= scales.x[i % 2] * w.y;
           }
-          words[i] = pack(low, high);
+          words[i] = rounded_pair<GroupedGemmResult<typename C::T>>(low, high);
         }
         sm90::store_matrix_x4(buffer + row * 128 + (((j + lane / 16) ^ (row % 8)) * 16), words[0],
                               words[1], words[2], words[3]);

@@ -265,6 +265,10 @@ std::vector<Grid> grids() {
 }
 
 std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& options) {
+  if (std::ranges::find(kDTypes, op.dtype) == std::end(kDTypes)) {
+    throw std::invalid_argument("grouped_gemm_scatter takes bf16 and fp8, not " +
+                                std::string(to_text(op.dtype)));
+  }
   if (op.dtype == DType::kFp8) return std::make_unique<GroupedGemmScatterCase<fp8>>(op, options);
   return std::make_unique<GroupedGemmScatterCase<bf16>>(op, options);
 }
