@@ -56,14 +56,15 @@ int device_count() {
   return count;
 }
 
-DeviceTeam::DeviceTeam(std::span<const int> devices) : devices_(devices.begin(), devices.end()) {
+DeviceTeam::DeviceTeam(std::span<const int> devices, bool may_share)
+    : devices_(devices.begin(), devices.end()) {
   const int count = device_count();
   for (const int device : devices_) {
     if (device < 0 || device >= count) {
       throw std::invalid_argument("no GPU " + std::to_string(device) + "; there are " +
                                   std::to_string(count));
     }
-    if (std::ranges::count(devices_, device) != 1) {
+    if (!may_share && std::ranges::count(devices_, device) != 1) {
       throw std::invalid_argument("GPU " + std::to_string(device) + " is named twice");
     }
   }

@@ -33,8 +33,8 @@ class DeviceGuard {
 class DeviceTeam {
  public:
   // Opens each device's memory to all others. Throws std::invalid_argument for a device that does
-  // not exist, one named twice, or a pair without peer access.
-  explicit DeviceTeam(std::span<const int> devices);
+  // not exist, a pair without peer access, or, unless ranks may share one, a device named twice.
+  explicit DeviceTeam(std::span<const int> devices, bool may_share = false);
   [[nodiscard]] int size() const { return static_cast<int>(devices_.size()); }
   [[nodiscard]] std::span<const int> devices() const { return devices_; }
   [[nodiscard]] const Stream& stream(int rank) const { return streams_[rank]; }

@@ -15,6 +15,9 @@ __device__ inline std::uint32_t load_acquire(const std::uint32_t* flag) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
   return value;
 }
+__device__ inline void store_release(std::uint32_t* flag, std::uint32_t value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
 // As add_acquire_release, but nothing is given back or waited for.
 __device__ inline void add_release(std::uint32_t* counter, std::uint32_t value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");

@@ -105,6 +105,7 @@ struct MoeStep {
   DType dtype = DType::kBf16;
   int streams = 1;
   bool fuses_scatter = false;
+  bool shared_inside = false;
   Mesh mesh;
   bool has_unlike_ranks = false;  // two data-parallel ones with batches of their own
 };
@@ -139,6 +140,7 @@ std::string describe(const MoeStep& step) {
                      std::string(to_text(step.design)) + " " + std::string(to_text(step.dtype));
   if (step.streams > 1) text += " streams " + std::to_string(step.streams);
   if (step.fuses_scatter) text += " fused scatter";
+  if (step.shared_inside) text += " shared expert inside";
   return text + describe(step.mesh) + (step.has_unlike_ranks ? " unlike batches" : "");
 }
 
@@ -149,6 +151,7 @@ CheckedDeployment deployment_of(const MoeStep& step) {
   options.moe_design = step.design;
   options.moe_streams = step.streams;
   options.fuse_scatter_add = step.fuses_scatter;
+  options.shared_inside = step.shared_inside;
   const Mesh mesh = step.mesh;
   const bool has_unlike_ranks = step.has_unlike_ranks;
   Routing routing = routing_of(model);
@@ -194,6 +197,7 @@ class StepCheck : public CheckCases {
     plain.design = MoeDesign::kShuffling;
     plain.streams = 1;
     plain.fuses_scatter = false;
+    plain.shared_inside = false;
     std::vector<CheckedStep> of_one = reference_conversation(deployment_of(plain), kNumDecodeSteps);
     if (step.has_unlike_ranks) of_one = on_unlike_ranks(std::move(of_one));
     if (step.mesh.two_batch_overlap) of_one = in_halves(std::move(of_one), step.mesh.dp);
@@ -325,7 +329,12 @@ void check_one_gpu(StepCheck& check) {
   check.check_steps({.kind = SmallMoe::kQwen3, .design = kPersistent});
   check.check_steps({.kind = SmallMoe::kQwen3, .design = kPersistent, .dtype = DType::kFp8});
   for (const DType dtype : {DType::kBf16, DType::kFp8}) {
-    check.check_steps({.kind = SmallMoe::kDeepseek, .design = kPersistent, .dtype = dtype});
+    for (const bool is_inside : {false, true}) {
+      check.check_steps({.kind = SmallMoe::kDeepseek,
+                         .design = kPersistent,
+                         .dtype = dtype,
+                         .shared_inside = is_inside});
+    }
   }
   check.check_steps({.kind = SmallMoe::kLlama4, .streams = 2});
   check.check_steps({.kind = SmallMoe::kLlama4, .streams = 2, .fuses_scatter = true});
@@ -373,6 +382,11 @@ void check_two_gpus(StepCheck& check) {
     check.check_steps({.kind = SmallMoe::kQwen3,
                        .design = MoeDesign::kPersistent,
                        .dtype = DType::kFp8,
+                       .mesh = {.dp = 2, .ep = 2},
+                       .has_unlike_ranks = has_unlike_ranks});
+    check.check_steps({.kind = SmallMoe::kDeepseek,
+                       .design = MoeDesign::kPersistent,
+                       .shared_inside = true,
                        .mesh = {.dp = 2, .ep = 2},
                        .has_unlike_ranks = has_unlike_ranks});
   }

@@ -21,8 +21,9 @@
 namespace orrery::tool {
 namespace {
 
-// Layers of nobody's model, routed as one routes: small ones, of which a check is soon done, and
-// that of the FlashDMoE paper (arXiv 2506.04667, its experts gated here).
+// Layers of nobody's model, routed as one routes: small ones, of which a check is soon done, that
+// of the FlashDMoE paper (arXiv 2506.04667, its experts gated here), and what one and two of 16
+// ranks have of DeepSeek-V3's, with as many rows for an expert.
 struct OwnModel {
   std::string_view name;
   std::string_view of;
@@ -39,6 +40,8 @@ constexpr auto kOwnModels = std::to_array<OwnModel>({
     {"tiny_llama4", "scout", 16, 1, 128},
     {"tiny_deepseek", "deepseek_v3", 32, 4, 256, 4, 2},
     {"flash_64", "qwen3_30b", 64, 2, 0, 1, 1, 2048, 2048},
+    {"deepseek_v3_16", "deepseek_v3", 16, 8, 2048, 1, 1, 7168, 2048},
+    {"deepseek_v3_32", "deepseek_v3", 32, 8, 2048, 1, 1, 7168, 2048},
 });
 
 // With an eighth of the columns of each expert, as a rank of eight has them.
@@ -104,6 +107,8 @@ constexpr auto kKeys = std::to_array<Key>({
        one.comm = value.text;
      }},
     {"streams", [](MoeCase& one, const Value& value) { one.streams = value.small(1); }},
+    {"shared", [](MoeCase& one,
+                  const Value& value) { one.shared_inside = one_of(value, "beside", "inside"); }},
     {"fuse", [](MoeCase& one, const Value& value) { one.fuses_scatter = one_of(value, "0", "1"); }},
     {"mode",
      [](MoeCase& one, const Value& value) {
@@ -217,6 +222,7 @@ LoweringOptions moe_lowering(const MoeCase& one) {
   options.moe_design = one.design;
   options.moe_streams = one.streams;
   options.fuse_scatter_add = one.fuses_scatter;
+  options.shared_inside = one.shared_inside;
   if (zipf_exponent(one.load) > 0) {
     options.expert_load.shares = shares_of(one, moe_model(one.model).num_experts);
   }

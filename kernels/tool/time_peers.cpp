@@ -172,7 +172,7 @@ constexpr auto kMoeLayers =
 void time_fused_moe(const Options& options) {
   constexpr std::int64_t kHidden = 2048;
   Table table(options, "fused_moe",
-              "dtype,tokens,hidden,ffn,experts_total,topk,activation,experts,time_us,spread,"
+              "dtype,tokens,hidden,ffn,experts_total,topk,activation,experts,shared,time_us,spread,"
               "samples,l2,mode");
   std::vector<int> counts = options.gpus;
   counts.insert(counts.begin(), 1);
@@ -191,7 +191,7 @@ void time_fused_moe(const Options& options) {
         std::string line = layer.is_fp8 ? "fp8" : "bf16";
         for (const std::int64_t size :
              {tokens, kHidden, layer.ffn, layer.experts, layer.topk,
-              static_cast<std::int64_t>(layer.activation), own_experts(shape)}) {
+              static_cast<std::int64_t>(layer.activation), own_experts(shape), shape.shared}) {
           line += "," + std::to_string(size);
         }
         table.write(line + "," + microseconds(time.median) + "," +

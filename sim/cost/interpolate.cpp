@@ -385,7 +385,8 @@ std::optional<Ratio> Predictor::by_tiles() {
                             .experts = size("experts_total"),
                             .topk = size("topk"),
                             .activation = static_cast<ExpertActivation>(size("activation")),
-                            .ranks = size("experts_total") / size("experts")};
+                            .ranks = size("experts_total") / size("experts"),
+                            .shared = size("shared")};
   if (shape.ranks * size("experts") != shape.experts) return std::nullopt;
   const MoeTileTimes times =
       moe_tile_times(peak_of(measured_on_, rows_dtype_), measured_on_.hbm_bandwidth);

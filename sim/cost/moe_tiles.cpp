@@ -61,7 +61,7 @@ class Layer {
         is_bulk_(options.is_bulk_synchronous),
         stall_(stall.value()),
         sms_(static_cast<std::size_t>(options.num_sms)) {
-    own_experts_ = shape.experts / shape.ranks;
+    own_experts_ = shape.experts / shape.ranks + shape.shared;
     const MoeNetwork& network = options.network;
     ranks_of_host_ = shape.ranks / network.hosts;
     latency_ = network.latency;
@@ -147,8 +147,9 @@ class Layer {
   void make_experts() {
     const double mean = static_cast<double>(shape_.tokens * shape_.topk * shape_.ranks) /
                         static_cast<double>(shape_.experts);
-    std::vector<std::int64_t> rows = rows_of_experts(own_experts_, mean);
+    std::vector<std::int64_t> rows = rows_of_experts(own_experts_ - shape_.shared, mean);
     if (order_ == MoeTileOrder::kLongestFirst) std::ranges::sort(rows, std::greater<>());
+    rows.insert(rows.begin(), static_cast<std::size_t>(shape_.shared), shape_.tokens);
     std::int64_t num_tiles = 0;
     for (const std::int64_t count : rows) {
       const std::int64_t tiles = ceil_div(count, kFusedTileRows);
@@ -197,7 +198,8 @@ class Layer {
     const auto all = static_cast<double>(shape_.tokens);
     const auto topk = static_cast<double>(shape_.topk);
     const double row = kElement * static_cast<double>(shape_.hidden);
-    const double moved = all * (1 + topk) * row;
+    const auto shared = static_cast<double>(shape_.shared);
+    const double moved = all * (1 + topk + shared) * row;
     const auto others = static_cast<double>(shape_.ranks - 1);
     const auto near = static_cast<double>(ranks_of_host_ - 1);
     const double remote = all * topk * row * near / static_cast<double>(shape_.ranks);
@@ -298,17 +300,20 @@ class Layer {
     const double bytes = kElement * static_cast<double>(kTileColumns * rows);
     if (is_bulk_) {
       kept_ += bytes;
+      if (task.expert < shape_.shared) return;
+      sent_ += bytes;
       if (nic_) kept_tasks_.push_back(task);
       return;
     }
     double there = now_;
-    if (shape_.ranks > 1) {
+    const bool goes_to_others = task.expert >= shape_.shared;
+    if (shape_.ranks > 1 && goes_to_others) {
       const auto near = static_cast<double>(ranks_of_host_ - 1);
       returned_ = std::max(returned_, now_) +
                   bytes * near / static_cast<double>(shape_.ranks) / times_.returned.value();
       there = returned_;
     }
-    if (nic_) there = std::max(there, post_results(task, now_));
+    if (nic_ && goes_to_others) there = std::max(there, post_results(task, now_));
     summed_ = std::max(summed_, there) + bytes / times_.sums.value();
   }
 
@@ -334,7 +339,7 @@ class Layer {
   void exchange_results() {
     const double begin = last_ + stall_;
     const auto near = static_cast<double>(ranks_of_host_ - 1);
-    returned_ = begin + kept_ * near / static_cast<double>(shape_.ranks) / times_.returned.value();
+    returned_ = begin + sent_ * near / static_cast<double>(shape_.ranks) / times_.returned.value();
     for (const Task& task : kept_tasks_) returned_ = std::max(returned_, post_results(task, begin));
     summed_ = returned_ + kept_ / times_.sums.value();
   }
@@ -397,6 +402,7 @@ class Layer {
   double accepted_ = 0;          // the last message of a task
   std::vector<Task> kept_tasks_;
   double kept_ = 0;  // bytes of results that no exchange has sent yet
+  double sent_ = 0;  // of these, what goes to other ranks too
   std::int64_t own_experts_ = 0;
   std::array<Gemm, 2> layers_;
   std::vector<Expert> experts_;

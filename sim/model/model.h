@@ -195,6 +195,7 @@ struct LoweringOptions {
   MoeDesign moe_design = MoeDesign::kFused;
   int moe_streams = 1;            // 2: the shared expert on stream 1, beside router and gather
   bool fuse_scatter_add = false;  // the second grouped gemm adds to the shared expert's result
+  bool shared_inside = false;     // of kPersistent: the shared expert in the same kernel
   ExpertLoad expert_load;         // of the designs other than kFused
   bool operator==(const LoweringOptions&) const = default;
 };

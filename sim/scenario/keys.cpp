@@ -157,6 +157,7 @@ std::vector<Section> model_sections() {
        {choice("design", all_names(kMoeDesignNames), "how routed experts are computed"),
         whole("streams", "2: the shared expert on a second stream", 1, 2),
         key(Kind::kBoolean, "fuse_scatter_add", "rows are added by the second grouped gemm"),
+        key(Kind::kBoolean, "shared_inside", "design persistent computes the shared expert too"),
         choice("experts", all_names(kExpertOrderNames), "which rank holds which experts"),
         part("eplb", {"eplb"}, "experts are placed anew by their load while the service runs")}},
       {"eplb",

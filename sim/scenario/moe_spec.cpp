@@ -152,6 +152,7 @@ MoeSpec read_moe(const YamlNode& node, const MoeSpec& defaults) {
   if (reader.has("fuse_scatter_add")) {
     spec.fuse_scatter_add = reader.boolean("fuse_scatter_add");
   }
+  if (reader.has("shared_inside")) spec.shared_inside = reader.boolean("shared_inside");
   if (reader.has("experts")) {
     spec.experts = static_cast<ExpertOrder>(reader.choice("experts", kExpertOrderNames));
   }
@@ -163,6 +164,7 @@ std::string to_yaml(const MoeSpec& spec) {
   return "{design: " + std::string(to_text(spec.design)) +
          ", streams: " + std::to_string(spec.streams) +
          ", fuse_scatter_add: " + (spec.fuse_scatter_add ? "true" : "false") +
+         (spec.shared_inside ? ", shared_inside: true" : "") +
          ", experts: " + std::string(kExpertOrderNames[static_cast<std::size_t>(spec.experts)]) +
          eplb_yaml(spec.eplb) + "}";
 }
@@ -171,6 +173,7 @@ void set_moe(const MoeSpec& spec, LoweringOptions& options) {
   options.moe_design = spec.design;
   options.moe_streams = spec.streams;
   options.fuse_scatter_add = spec.fuse_scatter_add;
+  options.shared_inside = spec.shared_inside;
 }
 
 bool has_host_syncs(const MoeSpec& spec, const Mesh& mesh) {

@@ -27,6 +27,7 @@ struct MoeSpec {
   MoeDesign design = MoeDesign::kFused;
   int streams = 1;
   bool fuse_scatter_add = false;
+  bool shared_inside = false;
   ExpertOrder experts = ExpertOrder::kInOrder;  // ep > 1; at the start, where they move
   std::optional<EplbConfig> eplb;               // none: they stay
   bool operator==(const MoeSpec&) const = default;

@@ -46,7 +46,8 @@ FusedMoeShape shape_of(std::int64_t row) {
           .experts = size(row, "experts_total"),
           .topk = size(row, "topk"),
           .activation = static_cast<ExpertActivation>(size(row, "activation")),
-          .ranks = size(row, "experts_total") / size(row, "experts")};
+          .ranks = size(row, "experts_total") / size(row, "experts"),
+          .shared = size(row, "shared")};
 }
 // Of |simulated / measured - 1|, ascending.
 double at_share(std::vector<double> errors, double share) {
@@ -121,6 +122,26 @@ TEST(MoeTiles, LayerByLayerLeavesResultsToTheEnd) {
     EXPECT_EQ(to_text(parse_moe_tile_order(text)), text);
   }
   EXPECT_THROW(parse_moe_tile_order("fifo"), std::invalid_argument);
+}
+
+// A shared expert is one more of each rank, whose rows stay: on one GPU it costs what an expert of
+// as many rows does, on two less than one that is chosen by all.
+TEST(MoeTiles, SharedExpertsAreExpertsWhoseRowsStay) {
+  FusedMoeShape shape{.tokens = 2048, .hidden = 2048, .ffn = 2048, .experts = 16, .topk = 2};
+  const double without = duration(shape);
+  shape.shared = 1;
+  const double one = duration(shape);
+  shape.shared = 2;
+  const double two = duration(shape);
+  // 2,048 more rows to the 4,096 chosen ones.
+  EXPECT_GT(one, 1.25 * without);
+  EXPECT_LT(one, 1.6 * without);
+  EXPECT_NEAR(two - one, one - without, 0.25 * (one - without));
+  shape.ranks = 2;
+  const double shared = duration(shape);
+  shape.shared = 0;
+  shape.topk = 4;
+  EXPECT_LT(shared, duration(shape));
 }
 
 TEST(MoeTiles, AFasterGpuIsFasterAndTheH200IsItself) {

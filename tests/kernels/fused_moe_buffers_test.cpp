@@ -18,8 +18,10 @@ TEST(FusedMoeBuffers, AreTheRowsTablesAndCountersByHand) {
   EXPECT_EQ(memory.results.value(), 2 * 200 * 256);
   EXPECT_EQ(memory.tables.value(), 200 * (3 * 4 + 8));
   // 17 counts of each of 132 blocks and of two launches of two ranks; four counters of each tile:
-  // 400 / 160 whole ones and one more of each expert; 40 bytes of launch numbers and tickets.
-  EXPECT_EQ(memory.counters.value(), 8 * 17 * (132 + 4) + 4 * 4 * (2 + 16) + 40);
+  // 400 / 160 whole ones and one more of each expert; one of each block, and 16 logits of 100
+  // tokens in 32 parts at most; 40 bytes of launch numbers and tickets.
+  EXPECT_EQ(memory.counters.value(),
+            8 * 17 * (132 + 4) + 4 * (4 * (2 + 16) + 132) + 4 * 32 * 100 * 16 + 40);
   EXPECT_EQ(memory.total(),
             memory.rows + memory.between + memory.results + memory.tables + memory.counters);
 }
@@ -52,6 +54,50 @@ TEST(FusedMoeBuffers, HaveRoomForNoMoreRowsThanThereCanBe) {
   EXPECT_EQ(fused_moe_buffers(shape, 1).rows, 8U * 10 * 1 * 8);
   shape.ranks = 2;
   EXPECT_EQ(fused_moe_buffers(shape, 1).rows, 2U * 10 * 4 * 8);
+}
+
+// Each rank has two shared experts for its own tokens, which make two more results of each.
+TEST(FusedMoeBuffers, HaveRoomForSharedExperts) {
+  const FusedMoeShape shape{
+      .tokens = 100, .hidden = 256, .ffn = 128, .experts = 16, .topk = 2, .ranks = 2, .shared = 2};
+  const FusedMoeMemory memory = memory_of(fused_moe_buffers(shape, 132));
+  EXPECT_EQ(memory.rows.value(), 2 * (400 + 200) * 256);
+  EXPECT_EQ(memory.results.value(), 2 * 400 * 256);
+}
+
+// An expert takes no more of a rank than its capacity: ceil(0.5 * 100 * 2 / 16) = 7 rows.
+TEST(FusedMoeBuffers, OfCapacitiesAreSmaller) {
+  FusedMoeShape shape{
+      .tokens = 100, .hidden = 256, .ffn = 128, .experts = 16, .topk = 2, .ranks = 2};
+  shape.capacity_factor = 0.5;
+  EXPECT_EQ(capacity_of(shape, 100), 7);
+  EXPECT_EQ(capacity_of(shape, 8), 1);
+  EXPECT_EQ(most_rows(shape), 2 * 8 * 7);
+  shape.capacity_factor = 100;
+  EXPECT_EQ(capacity_of(shape, 100), 100);
+  EXPECT_EQ(most_rows(shape), 400);
+  shape.capacity_factor = -1;
+  EXPECT_THROW(require_fused_moe_shape(shape), std::invalid_argument);
+}
+
+// Few tokens leave SMs over, so 64 of them are shared out among as many as have four steps of 64
+// columns each to do; of many each block makes its own.
+TEST(FusedMoeBuffers, MakeLogitsOfFewTokensInParts) {
+  const FusedMoeShape shape{.tokens = 8192, .hidden = 2048, .ffn = 8, .experts = 8, .topk = 2};
+  const auto parts = [&](std::int64_t tokens) { return logit_parts(shape, tokens, 132); };
+  EXPECT_EQ(parts(1).parts, 8);
+  EXPECT_EQ(parts(1).steps, 4);
+  EXPECT_EQ(parts(1024).parts, 8);
+  EXPECT_EQ(parts(2048).parts, 4);
+  EXPECT_EQ(parts(4096).parts, 2);
+  EXPECT_EQ(parts(8192).parts, 1);
+  EXPECT_EQ(parts(8192).steps, 32);
+  for (std::int64_t tokens = 1; tokens <= 8192; tokens += 37) {
+    const LogitParts found = parts(tokens);
+    EXPECT_GE(found.parts * found.steps, 32);
+    EXPECT_LT((found.parts - 1) * found.steps, 32);
+    EXPECT_TRUE(found.parts == 1 || found.parts * ((tokens + 63) / 64) <= 132) << tokens;
+  }
 }
 
 TEST(FusedMoeBuffers, AreWhatPlansCount) {

@@ -84,6 +84,53 @@ TEST(FusedMoeReference, GatedLayersMultiplyByTheGate) {
   EXPECT_NEAR(found.y[0], 6 / (1 + std::exp(-2.0)), 1e-12);
 }
 
+// Two experts of one token each; the third that chooses expert 0 finds it full, the fourth keeps
+// the other's half.
+TEST(FusedMoeReference, AnExpertTakesNoMoreThanItsCapacity) {
+  FusedMoeShape shape = shape_of_two_experts(4, 1);
+  shape.capacity_factor = 0.5;  // ceil(0.5 * 4 / 2) = 1
+  const std::vector<double> w1 = joined_matrices(diagonal_of_eight(2), diagonal_of_eight(3));
+  const std::vector<double> w2 = joined_matrices(diagonal_of_eight(5), diagonal_of_eight(7));
+  const reference::FusedMoe found = reference::fused_moe(
+      rows_of_eight({{3, 1}, {3, 1}, {-3, 1}, {-3, 1}}), rows_of_eight({{1}, {-1}}), w1, w2, shape);
+  const double weight = 1 / (1 + std::exp(-3.0));
+  EXPECT_EQ(found.counts, (std::vector<std::int32_t>{1, 1}));
+  EXPECT_NEAR(found.y[1], weight * 10, 1e-12);
+  EXPECT_EQ(found.y[kFusedColumns + 1], 0);
+  EXPECT_NEAR(found.y[2 * kFusedColumns + 1], weight * 21, 1e-12);
+  EXPECT_EQ(found.y[3 * kFusedColumns + 1], 0);
+  shape.topk = 2;
+  shape.normalises = true;
+  shape.capacity_factor = 0.25;  // ceil(0.25 * 8 / 2) = 1 of both
+  const reference::FusedMoe both = reference::fused_moe(
+      rows_of_eight({{0, 1}, {0, 1}, {0, 1}, {0, 1}}), rows_of_eight({{1}, {-1}}), w1, w2, shape);
+  EXPECT_NEAR(both.y[1], 15.5, 1e-12);
+  for (std::size_t token = 1; token < 4; ++token) EXPECT_EQ(both.y[token * kFusedColumns + 1], 0);
+}
+
+// relu(2 * 3) * 5 of the first 8 columns and relu(4 * 3) * 11 of the others, with weight 1.
+TEST(FusedMoeReference, SharedExpertsTakeEveryTokenWithWeightOne) {
+  FusedMoeShape shape = shape_of_two_experts(1, 1);
+  shape.normalises = true;
+  shape.shared = 2;
+  std::vector<double> shared_w2(2 * kFusedColumns * kFusedColumns);
+  for (std::size_t i = 0; i < kFusedColumns; ++i) {
+    shared_w2[i * 2 * kFusedColumns + i] = 5;
+    shared_w2[i * 2 * kFusedColumns + kFusedColumns + i] = 11;
+  }
+  const reference::FusedMoe found = reference::fused_moe(
+      rows_of_eight({{3}}), rows_of_eight({{1}, {-1}}),
+      joined_matrices(diagonal_of_eight(1), diagonal_of_eight(1)),
+      joined_matrices(diagonal_of_eight(1), diagonal_of_eight(1)), shape, {}, {},
+      joined_matrices(diagonal_of_eight(2), diagonal_of_eight(4)), shared_w2);
+  EXPECT_NEAR(found.y[0], 3 + 30 + 132, 1e-12);
+  EXPECT_THROW(static_cast<void>(reference::fused_moe(
+                   rows_of_eight({{3}}), rows_of_eight({{1}, {-1}}),
+                   joined_matrices(diagonal_of_eight(1), diagonal_of_eight(1)),
+                   joined_matrices(diagonal_of_eight(1), diagonal_of_eight(1)), shape)),
+               std::invalid_argument);
+}
+
 TEST(FusedMoeReference, ATokenThatIsNoNumberIsFaultyAndNoOther) {
   const double none = std::numeric_limits<double>::quiet_NaN();
   const reference::FusedMoe found = reference::fused_moe(

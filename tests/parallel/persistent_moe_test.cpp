@@ -76,6 +76,72 @@ TEST(PersistentMoe, CountsTheRowsThatItWorksOn) {
   EXPECT_NEAR(expected, 4.03e9, 0.01e9);
 }
 
+ModelConfig deepseek() { return testing::shipped_model("deepseek-ai--DeepSeek-V3"); }
+
+// The shared expert in the same kernel: as much work and as many weights as beside it, on each rank
+// all of it, and no op of its own.
+TEST(PersistentMoe, TakesTheSharedExpertInside) {
+  const Batch batch{.prefill = {{512, 0}, {300, 20}}, .num_decodes = 8, .decode_context = 30};
+  const auto plan_of = [&](bool is_inside, const Mesh& mesh) {
+    LoweringOptions options = kPersistent;
+    options.shared_inside = is_inside;
+    return parallelize(lower(deepseek(), batch, options), mesh);
+  };
+  const auto total = [](const Plan& plan) {
+    double flops = 0;
+    for (const Op& op : plan.ops()) {
+      const auto* kernel = std::get_if<KernelOp>(&op.body);
+      const bool is_of_experts =
+          kernel != nullptr &&
+          (kernel->kernel == "fused_moe" || op.name.find("shared.") != std::string::npos);
+      if (is_of_experts) flops += work_of(*kernel).flops.value();
+    }
+    return flops;
+  };
+  const auto weights = [](const Plan& plan) {
+    double bytes = 0;
+    for (const Tensor& tensor : plan.tensors()) {
+      const bool is_shared = tensor.name.find("shared.") != std::string::npos;
+      if (tensor.role == TensorRole::kWeight && is_shared) bytes += bytes_of(tensor).value();
+    }
+    return bytes;
+  };
+  for (const int ways : {1, 2, 8}) {
+    const Mesh mesh{.dp = ways, .ep = ways};
+    const Plan inside = plan_of(true, mesh);
+    const Plan beside = plan_of(false, mesh);
+    EXPECT_NO_THROW(verify(inside));
+    EXPECT_EQ(dim(layer_of(inside).dims, "shared"), 1);
+    EXPECT_EQ(dim(layer_of(beside).dims, "shared"), 0);
+    EXPECT_DOUBLE_EQ(weights(inside), weights(beside));
+    EXPECT_LT(inside.ops().size(), beside.ops().size());
+    EXPECT_NEAR(total(inside) / total(beside), 1, 1e-3);  // activations aside
+  }
+}
+
+TEST(PersistentMoe, SaysWhichSharedExpertsItTakes) {
+  const auto says = [](const ModelConfig& model, LoweringOptions options,
+                       const std::string& words) {
+    try {
+      options.shared_inside = true;
+      static_cast<void>(lower(model, {.num_decodes = 8, .decode_context = 30}, options));
+      ADD_FAILURE() << "nothing thrown, expected " << words;
+    } catch (const std::invalid_argument& error) {
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    }
+  };
+  says(qwen(), kPersistent, "has no shared expert");
+  says(deepseek(), {.moe_design = MoeDesign::kShuffling}, "expected design persistent");
+  ModelConfig model = deepseek();
+  model.shared_expert_intermediate_size = 5 * model.moe_intermediate_size;
+  says(model, kPersistent, "which is not 1 to 4 of them");
+  model.shared_expert_intermediate_size = model.moe_intermediate_size / 2;
+  says(model, kPersistent, "which is not 1 to 4 of them");
+  model = deepseek();
+  model.has_shared_expert_gate = true;
+  says(model, kPersistent, "has a gate");
+}
+
 TEST(PersistentMoe, SaysOnWhichMeshesItLies) {
   const auto says = [](const Mesh& mesh, const std::string& words) {
     try {

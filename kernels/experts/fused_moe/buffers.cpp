@@ -4,13 +4,31 @@
 
 namespace orrery {
 
+namespace {
+
+std::int64_t ceil_div(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+
+}  // namespace
+
+LogitParts logit_parts(const FusedMoeShape& shape, std::int64_t tokens, int num_sms) {
+  constexpr std::int64_t kColumns = 64;
+  constexpr std::int64_t kLeastSteps = 4;  // fewer are not worth a part
+  const std::int64_t steps = ceil_div(shape.hidden, kColumns);
+  const std::int64_t blocks = std::max<std::int64_t>(ceil_div(tokens, kFusedLogitRows), 1);
+  const std::int64_t parts = std::clamp<std::int64_t>(
+      std::min(num_sms / blocks, ceil_div(steps, kLeastSteps)), 1, kMostLogitParts);
+  const std::int64_t of_part = ceil_div(steps, parts);
+  return {.parts = static_cast<int>(ceil_div(steps, of_part)), .steps = static_cast<int>(of_part)};
+}
+
 FusedMoeBuffers fused_moe_buffers(const FusedMoeShape& shape, int num_sms) {
   if (shape.tokens == 0) return {};
   const auto count = [](std::int64_t elements) { return static_cast<std::size_t>(elements); };
   const std::int64_t choices = num_choices(shape);
   const std::int64_t of_all = shape.ranks * choices;
   FusedMoeBuffers buffers;
-  buffers.most_tiles = of_all / kFusedTileRows + std::min(shape.experts, of_all);
+  const std::int64_t slots = num_slots(shape);
+  buffers.most_tiles = of_all / kFusedTileRows + std::min(slots, of_all);
   buffers.element = shape.is_fp8 ? 1 : 2;
   buffers.rows = count(most_rows(shape) * shape.hidden);
   const bool are_rows = shape.ranks == 1 && !shape.is_fp8;
@@ -22,9 +40,12 @@ FusedMoeBuffers fused_moe_buffers(const FusedMoeShape& shape, int num_sms) {
   }
   buffers.row_token = buffers.token_rows = buffers.token_weights = count(choices);
   buffers.row_tile = count(choices);
-  buffers.counts = count(num_sms * (shape.experts + 1));
-  buffers.starts = count(2 * shape.ranks * (shape.experts + 1));
-  buffers.counters = count(4 * buffers.most_tiles);
+  buffers.counts = count(num_sms * (slots + 1));
+  buffers.starts = count(2 * shape.ranks * (slots + 1));
+  buffers.logits =
+      count(std::min(num_sms * kFusedLogitRows, kMostLogitParts * shape.tokens) * shape.experts);
+  buffers.row_starts = slots > kFusedSharedSlots ? buffers.counts : 0;
+  buffers.counters = count(4 * buffers.most_tiles + num_sms);
   buffers.controls = 1;
   return buffers;
 }
@@ -43,7 +64,7 @@ FusedMoeMemory memory_of(const FusedMoeBuffers& buffers) {
                     bytes(buffers.row_token + buffers.token_rows + buffers.token_weights, kWord) +
                     bytes(buffers.row_tile, kNumbered),
           .counters = bytes(buffers.counts + buffers.starts, kNumbered) +
-                      bytes(buffers.counters, kWord) +
+                      bytes(buffers.counters + buffers.logits + buffers.row_starts, kWord) +
                       bytes(buffers.controls, sizeof(fused_moe::Control))};
 }
 
@@ -55,7 +76,8 @@ FusedMoeShape fused_moe_shape(DType dtype, const Dims& dims) {
           .topk = dim(dims, "topk"),
           .activation = static_cast<ExpertActivation>(dim(dims, "activation")),
           .is_fp8 = dtype == DType::kFp8,
-          .ranks = dim(dims, "experts_total") / dim(dims, "experts")};
+          .ranks = dim(dims, "experts_total") / dim(dims, "experts"),
+          .shared = dim(dims, "shared")};
 }
 
 }  // namespace orrery

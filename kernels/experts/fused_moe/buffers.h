@@ -13,6 +13,11 @@
 namespace orrery {
 
 inline constexpr std::int64_t kFusedTileRows = 160;  // of x in a tile, at most
+// Rows of logits that are made together, and slots of which a block has all tables in shared
+// memory.
+inline constexpr std::int64_t kFusedLogitRows = 64;
+inline constexpr std::int64_t kMostLogitParts = 32;
+inline constexpr std::int64_t kFusedSharedSlots = 292;
 
 namespace fused_moe {
 
@@ -42,11 +47,21 @@ struct FusedMoeBuffers {
   std::size_t token_rows = 0;  //
   std::size_t token_weights = 0;  //
   std::size_t row_tile = 0;       // 8 bytes each, [num_choices]
-  std::size_t counts = 0;         // 8 bytes each, [num_sms, experts + 1]
-  std::size_t starts = 0;         // 8 bytes each, [2, ranks, experts + 1]
-  std::size_t counters = 0;       // 4 bytes each, [4, most_tiles]
+  std::size_t counts = 0;         // 8 bytes each, [num_sms, slots + 1]
+  std::size_t starts = 0;         // 8 bytes each, [2, ranks, slots + 1]
+  std::size_t logits = 0;         // 4 bytes each, parts of few tokens' logits, [rows, experts]
+  std::size_t row_starts = 0;     // 4 bytes each, [num_sms, slots + 1], of many slots alone
+  std::size_t counters = 0;       // 4 bytes each, [4, most_tiles] and [num_sms]
   std::size_t controls = 0;
 };
+// Where logits of `tokens` are made in parts, each of some columns of x, since there are too few
+// tokens for blocks to make those of their own: as many parts as blocks of 64 tokens leave SMs for.
+struct LogitParts {
+  int parts = 1;  // 1: blocks make those of their own tokens
+  int steps = 0;  // of 64 columns each, of a part
+};
+LogitParts logit_parts(const FusedMoeShape& shape, std::int64_t tokens, int num_sms);
+
 // On a GPU of num_sms SMs, of a shape that require_fused_moe_shape takes. None without tokens.
 FusedMoeBuffers fused_moe_buffers(const FusedMoeShape& shape, int num_sms);
 
@@ -56,7 +71,7 @@ struct FusedMoeMemory {
   Bytes results;   // from all ranks
   Bytes between;   // the layers of experts
   Bytes tables;    // of own tokens: where their rows and results are, weights
-  Bytes counters;  // counts, starts, counters of tiles
+  Bytes counters;  // counts, starts, logits in parts, counters of tiles
   [[nodiscard]] Bytes total() const { return rows + results + between + tables + counters; }
 };
 FusedMoeMemory memory_of(const FusedMoeBuffers& buffers);

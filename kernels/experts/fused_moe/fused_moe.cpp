@@ -10,8 +10,8 @@ namespace {
 // Rows of w1 over ffn: gated or not.
 double first_layers(const Dims& dims) { return dim(dims, "activation") == 0 ? 2 : 1; }
 
-// The scores, both layers of each choice, and the sums of tokens; w of experts that are chosen. On
-// several ranks as many rows come to each as its tokens make.
+// The scores, both layers of each choice, and the sums of tokens; w of experts that are chosen and
+// of shared ones. On several ranks as many rows come to each as its tokens make.
 Work work(DType dtype, const Dims& dims) {
   const double tokens = size(dims, "tokens");
   const double hidden = size(dims, "hidden");
@@ -21,9 +21,11 @@ Work work(DType dtype, const Dims& dims) {
   const double topk = size(dims, "topk");
   require(topk <= experts, "topk of at most experts_total");
   require(own_experts <= experts, "experts of at most experts_total");
-  const double rows = tokens * topk;
+  const double shared = size(dims, "shared");
+  const double chosen = tokens * topk;
+  const double rows = chosen + tokens * shared;
   const double layers = first_layers(dims) + 1;
-  const double active = std::min(own_experts, rows);
+  const double active = std::min(own_experts, chosen) + shared;
   return {.flops = Flops(2 * tokens * experts * hidden + 2 * rows * hidden * ffn * layers),
           .bytes_read = Bytes((tokens + experts) * hidden * bytes_per_element(DType::kBf16) +
                               active * layers * hidden * ffn * weight_bytes(dtype)),
@@ -59,7 +61,10 @@ KernelSpec fused_moe_spec() {
                 .meaning = "of the first layer: 0 SwiGLU, 1 GELU, 2 ReLU",
                 .may_be_zero = true,
                 .executed = {0, 1, 2}},
-               {.name = "experts", .meaning = "of them, those of a rank"}},
+               {.name = "experts", .meaning = "of them, those of a rank"},
+               {.name = "shared",
+                .meaning = "experts as wide that take every token, of each rank",
+                .may_be_zero = true}},
       .slots = {{.name = "x", .axes = "tokens, hidden", .type = SlotType::kBf16},
                 {.name = "router",
                  .axes = "experts_total, hidden",
@@ -72,6 +77,14 @@ KernelSpec fused_moe_spec() {
                 {.name = "correction_bias",
                  .axes = "experts_total",
                  .type = SlotType::kFp32,
+                 .use = Use::kWeight,
+                 .is_optional = true},
+                {.name = "shared_w1",
+                 .axes = "2*shared*ffn, hidden | shared*ffn, hidden",
+                 .use = Use::kWeight,
+                 .is_optional = true},
+                {.name = "shared_w2",
+                 .axes = "hidden, shared*ffn",
                  .use = Use::kWeight,
                  .is_optional = true},
                 {.name = "scores",

@@ -11,7 +11,13 @@
 //
 // Of equal scores the lower expert wins. A score that is not a number counts as lower than any
 // other, as in index_shuffling.h; `faults` says how many tokens have one, and their rows of y are
-// not numbers. No token is dropped, whatever the routing.
+// not numbers. No token is dropped, whatever the routing, but where shape.capacity_factor says so.
+//
+// Shared experts (shape.shared) are one expert of so many times the ffn, added with weight 1:
+//
+//   y[t] += shared_w2 act(shared_w1 x[t])
+//
+// of fp8 with a scale of what lies between its layers for each ffn columns.
 //
 // Of fp8 (shape.is_fp8) rows of x and what lies between the layers, rounded to bf16, become fp8
 // with the scale of their largest value / 448, as the weights of each column of y have one.
@@ -42,6 +48,10 @@ struct FusedMoeOperands {
   const void* w2 = nullptr;         // [own experts, hidden, ffn]
   const float* w1_scale = nullptr;  // of each row of w1, of fp8 alone; the next likewise
   const float* w2_scale = nullptr;  //
+  const void* shared_w1 = nullptr;  // [shared ffn or 2 shared ffn, hidden], and scales likewise
+  const void* shared_w2 = nullptr;  // [hidden, shared ffn]
+  const float* shared_w1_scale = nullptr;
+  const float* shared_w2_scale = nullptr;
   const float* correction_bias = nullptr;  // [experts], or null
   bf16* y = nullptr;                       // [tokens, hidden]
   float* scores = nullptr;                 // [tokens, experts]
@@ -57,6 +67,7 @@ class FusedMoePlan {
   // Of one rank, on the current device. Throws as require_fused_moe_shape does.
   explicit FusedMoePlan(const FusedMoeShape& shape);
   // Of a rank on each of shape.ranks devices, which reach each other's memory (cuda::DeviceTeam).
+  // Ranks that share a GPU have as many of its SMs each: for checks, where there are not enough.
   FusedMoePlan(const FusedMoeShape& shape, std::span<const int> devices);
   ~FusedMoePlan();
   FusedMoePlan(FusedMoePlan&&) noexcept;

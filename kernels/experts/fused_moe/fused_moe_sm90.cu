@@ -28,7 +28,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     fused_moe_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Arguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  Tables& tables = *reinterpret_cast<Tables*>(memory + sizeof(Shared));
   const std::uint32_t launch = a.control->launches + 1;
   if (threadIdx.x == 0) {
     tiles::init_barriers(shared.gemm.stages);
@@ -42,23 +41,24 @@ __global__ void __launch_bounds__(kThreads, 1)
     a.control->launches = launch;  // all blocks have read it
   }
   Ring<Config::kStages> ring;
-  if (!route<T>(shared, tables, maps, a, ring, launch)) {
+  if (!route<T>(shared, tables_in(shared, a), maps, a, ring, launch)) {
     spoil(a);
     return;
   }
   if (threadIdx.x < 128) {
     sm90::registers_decrease<56>();
+    const Tables tables = tables_in(shared, a);
     if (threadIdx.x == 0) produce<T>(shared, tables, maps, a, ring, launch);
     __syncwarp();
     const unsigned warp = threadIdx.x / 32;
     if constexpr (sizeof(T) == 1) {
       if (warp == 1 || warp == 2) quantize(a, tables, launch);
     }
-    combine(a, launch);
+    combine(a, shared.tables.results, launch);
   } else {
     sm90::registers_increase<224>();
     consume<T>(shared, maps, a, ring, static_cast<int>(threadIdx.x) / 128 - 1, launch);
-    combine(a, launch);
+    combine(a, shared.tables.results, launch);
   }
   __syncthreads();
   if (*reinterpret_cast<volatile std::uint32_t*>(&a.control->stuck) != 0) spoil(a);
@@ -66,6 +66,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 const char* name_of(Wait wait) {
   switch (wait) {
+    case Wait::kLogits:
+      return "the logits of block";
     case Wait::kCounts:
       return "the counts of block";
     case Wait::kStarts:
@@ -90,8 +92,9 @@ static_assert(sizeof(bf16) == 2, "as memory_of counts it");
 
 // What a rank has of its own, and its part of what ranks write into each other's memory.
 struct FusedMoePlan::Workspace {
-  Workspace(const FusedMoeBuffers& buffers, int blocks)
+  Workspace(const FusedMoeBuffers& buffers, int blocks, bool has_gpu)
       : blocks(blocks),
+        has_gpu(has_gpu),
         most_rows(buffers.row_scales / 3),
         most_tiles(buffers.most_tiles),
         bytes(static_cast<std::size_t>(memory_of(buffers).total().value())),
@@ -106,6 +109,8 @@ struct FusedMoePlan::Workspace {
         token_weights(buffers.token_weights),
         counts(buffers.counts),
         starts(buffers.starts),
+        logits(buffers.logits),
+        row_starts(buffers.row_starts),
         counters(buffers.counters),
         control(buffers.controls) {
     ORRERY_CUDA(cudaMemset(row_scales.get(), 0, row_scales.size() * sizeof(float)));
@@ -131,6 +136,9 @@ struct FusedMoePlan::Workspace {
     a.token_rows = token_rows.get();
     a.token_weights = token_weights.get();
     a.counts = counts.get();
+    a.logits = logits.get();
+    a.logits_made = counters.get() + 4 * most_tiles;
+    a.row_starts = row_starts.get();
     a.first_done = counters.get() + most_tiles;
     a.quantized = counters.get() + 3 * most_tiles;
     a.h = h.get();
@@ -154,6 +162,7 @@ struct FusedMoePlan::Workspace {
   }
 
   int blocks;
+  bool has_gpu;           // to itself: all blocks run at once, or the launch fails
   std::size_t most_rows;  // that have scales
   std::int64_t most_tiles;
   std::size_t bytes;
@@ -168,6 +177,8 @@ struct FusedMoePlan::Workspace {
   cuda::DeviceBuffer<float> token_weights;
   cuda::DeviceBuffer<unsigned long long> counts;
   cuda::DeviceBuffer<unsigned long long> starts;
+  cuda::DeviceBuffer<float> logits;
+  cuda::DeviceBuffer<std::int32_t> row_starts;
   cuda::DeviceBuffer<std::uint32_t> counters;
   cuda::DeviceBuffer<fused_moe::Control> control;
 };
@@ -194,13 +205,22 @@ fused_moe::Maps maps_of(const FusedMoeShape& shape, const FusedMoeOperands& oper
   const std::int64_t most = most_rows(shape);
   const std::int64_t experts = own_experts(shape);
   const bool is_gated = shape.activation == ExpertActivation::kSwiglu;
-  fused_moe::Maps maps{.x = map_of<bf16>(operands.x, tokens, shape.hidden, fused_moe::kRouted),
-                       .router = map_of<bf16>(operands.router, shape.experts, shape.hidden, 64),
-                       .rows = {},
-                       .w1 = map_of<T>(operands.w1, experts * first_layer_rows(shape), shape.hidden,
-                                       is_gated ? 64 : Config::kColumns),
-                       .layers = {},
-                       .results = {}};
+  const int w1_box = is_gated ? 64 : Config::kColumns;
+  fused_moe::Maps maps{
+      .x = map_of<bf16>(operands.x, tokens, shape.hidden, fused_moe::kRouted),
+      .router = map_of<bf16>(operands.router, shape.experts, shape.hidden, 64),
+      .rows = {},
+      .w1 = map_of<T>(operands.w1, experts * first_layer_rows(shape), shape.hidden, w1_box),
+      .shared_w1 = {},
+      .shared_w2 = {},
+      .layers = {},
+      .results = {}};
+  if (shape.shared > 0) {
+    maps.shared_w1 =
+        map_of<T>(operands.shared_w1, shape.shared * first_layer_rows(shape), shape.hidden, w1_box);
+    maps.shared_w2 =
+        map_of<T>(operands.shared_w2, shape.hidden, shape.shared * shape.ffn, Config::kColumns);
+  }
   for (int i = 0; i < 4; ++i) {
     maps.rows[i] = map_of<T>(rows, most, shape.hidden, 16 << i);
     maps.layers[1].x[i] = map_of<T>(h, most, shape.ffn, 16 << i);
@@ -217,11 +237,12 @@ fused_moe::Maps maps_of(const FusedMoeShape& shape, const FusedMoeOperands& oper
 
 // Throws where a block's tables have no room for its part of the tokens.
 void require_room(const FusedMoeShape& shape, int blocks, std::int64_t most_tiles) {
-  const std::int64_t of_block = (shape.tokens + blocks - 1) / blocks * shape.topk;
+  const std::int64_t topk = shape.topk + shape.shared;
+  const std::int64_t of_block = (shape.tokens + blocks - 1) / blocks * topk;
   if (of_block > kMostBlockChoices) {
     throw std::invalid_argument("fused_moe: " + std::to_string(shape.tokens) + " tokens of " +
-                                std::to_string(shape.topk) + " experts, expected at most " +
-                                std::to_string(kMostBlockChoices / shape.topk * blocks));
+                                std::to_string(topk) + " experts, expected at most " +
+                                std::to_string(kMostBlockChoices / topk * blocks));
   }
   constexpr std::int64_t kMostTiles = 0xFFFF;
   if (most_tiles > kMostTiles) {
@@ -247,10 +268,13 @@ FusedMoePlan::FusedMoePlan(const FusedMoeShape& shape, std::span<const int> devi
   for (std::int64_t rank = 0; rank < shape.ranks; ++rank) {
     std::optional<cuda::DeviceGuard> guard;
     if (!is_here) guard.emplace(devices[static_cast<std::size_t>(rank)]);
-    const int blocks = cuda::device_properties().multiProcessorCount;
+    const auto sharing =
+        is_here ? 1 : std::ranges::count(devices, devices[static_cast<std::size_t>(rank)]);
+    const int blocks =
+        cuda::device_properties().multiProcessorCount / static_cast<int>(std::max(sharing, 1L));
     const FusedMoeBuffers buffers = fused_moe_buffers(shape, blocks);
     require_room(shape, blocks, buffers.most_tiles);
-    workspaces_.push_back(std::make_unique<Workspace>(buffers, blocks));
+    workspaces_.push_back(std::make_unique<Workspace>(buffers, blocks, sharing == 1));
   }
 }
 
@@ -269,6 +293,12 @@ void require_operands(const FusedMoeShape& shape, const FusedMoeOperands& operan
   std::vector<const void*> pointers{operands.x, operands.router, operands.w1,    operands.w2,
                                     operands.y, operands.scores, operands.faults};
   if (shape.is_fp8) pointers.insert(pointers.end(), {operands.w1_scale, operands.w2_scale});
+  if (shape.shared > 0) {
+    pointers.insert(pointers.end(), {operands.shared_w1, operands.shared_w2});
+    if (shape.is_fp8) {
+      pointers.insert(pointers.end(), {operands.shared_w1_scale, operands.shared_w2_scale});
+    }
+  }
   if (std::ranges::all_of(pointers, is_aligned)) return;
   throw std::invalid_argument("fused_moe: operands must be 16-byte aligned, and none of them null");
 }
@@ -280,7 +310,7 @@ fused_moe::Arguments arguments_of(const FusedMoeShape& shape, const FusedMoeOper
   const int of_stage = shape.is_fp8 ? fused_moe::ConfigOf<fp8>::kK : Config::kK;
   const auto layer = [&](std::int64_t n, std::int64_t k, const float* w_scale) {
     return tiles::Arguments{.w_scale = w_scale,
-                            .groups = static_cast<int>(own_experts(shape)),
+                            .groups = static_cast<int>(own_experts(shape) + shape.shared),
                             .max_rows = static_cast<int>(most_rows(shape)),
                             .n = static_cast<int>(n),
                             .k_steps = static_cast<int>(tiles::ceil_div(k, of_stage))};
@@ -288,6 +318,7 @@ fused_moe::Arguments arguments_of(const FusedMoeShape& shape, const FusedMoeOper
   const auto columns = [](std::int64_t n, int of_tile) {
     return static_cast<int>(tiles::ceil_div(n, of_tile));
   };
+  const LogitParts logits = logit_parts(shape, tokens, blocks);
   return {.x = operands.x,
           .correction_bias = operands.correction_bias,
           .scores = operands.scores,
@@ -295,17 +326,24 @@ fused_moe::Arguments arguments_of(const FusedMoeShape& shape, const FusedMoeOper
           .y = operands.y,
           .layers = {layer(shape.ffn, shape.hidden, operands.w1_scale),
                      layer(shape.hidden, shape.ffn, operands.w2_scale)},
+          .shared_scales = {operands.shared_w1_scale, operands.shared_w2_scale},
           .columns = {columns(shape.ffn, is_gated ? Config::kColumns / 2 : Config::kColumns),
                       columns(shape.hidden, Config::kColumns)},
           .tokens = static_cast<int>(tokens),
           .hidden = static_cast<int>(shape.hidden),
-          .experts = static_cast<int>(shape.experts),
-          .own_experts = static_cast<int>(own_experts(shape)),
-          .topk = static_cast<int>(shape.topk),
+          .slots = static_cast<int>(num_slots(shape)),
+          .own = static_cast<int>(own_experts(shape) + shape.shared),
+          .shared = static_cast<int>(shape.shared),
+          .routed = static_cast<int>(shape.experts),
+          .topk = static_cast<int>(shape.topk + shape.shared),
+          .chosen = static_cast<int>(shape.topk),
+          .capacity = static_cast<int>(capacity_of(shape, tokens)),
           .groups = static_cast<int>(shape.groups),
           .topk_groups = static_cast<int>(shape.topk_groups),
           .ranks = static_cast<int>(shape.ranks),
           .block_tokens = static_cast<int>(tiles::ceil_div(tokens, blocks)),
+          .logit_parts = logits.parts,
+          .logit_steps = logits.steps,
           .router_steps = static_cast<int>(tiles::ceil_div(shape.hidden, Config::kK)),
           .is_gated = is_gated,
           .is_relu = shape.activation == ExpertActivation::kRelu,
@@ -332,7 +370,7 @@ void FusedMoePlan::launch(const cuda::Stream& stream, const FusedMoeOperands& op
   const cuda::LaunchShape launch_shape{.grid = dim3(static_cast<unsigned>(of.blocks)),
                                        .block = dim3(fused_moe::kThreads),
                                        .shared_bytes = fused_moe::kSharedBytes,
-                                       .cooperative = true};
+                                       .cooperative = of.has_gpu};
   if (shape_.is_fp8) {
     cuda::launch(stream, launch_shape, fused_moe::fused_moe_kernel<fp8>,
                  maps_of<fp8>(shape_, operands, tokens, arguments, of.h_fp8.get()), arguments);

@@ -40,13 +40,14 @@ FusedMoeShape shape_of(const KernelOp& op) {
   shape.normalises = variant(op.dims, "normalises", 1) != 0;
   shape.groups = variant(op.dims, "groups", 1);
   shape.topk_groups = variant(op.dims, "topk_groups", 1);
+  shape.capacity_factor = static_cast<double>(variant(op.dims, "capacity_percent")) / 100;
   require_fused_moe_shape(shape);
   return shape;
 }
 
 // Variants: "choice"; "sigmoid" for softmax; "normalises"; "groups" and "topk_groups"; "corrected",
-// with a correction bias; "before", launches of another routing, all tokens to one expert, ahead of
-// each. T is that of w1 and w2.
+// with a correction bias; "capacity_percent", 100 times the capacity factor; "before", launches of
+// another routing, all tokens to one expert, ahead of each. T is that of w1 and w2.
 template <typename T>
 class FusedMoeCase final : public KernelCase {
  public:
@@ -63,8 +64,14 @@ class FusedMoeCase final : public KernelCase {
             options.sets, kIsFp8 ? 1 : deviation(shape_.hidden)),
         w2_(count(shape_.experts * shape_.hidden * shape_.ffn), options.seed + 3, options.sets,
             kIsFp8 ? 1 : deviation(shape_.ffn)),
+        shared_w1_(count(shape_.shared * first_layer_rows(shape_) * shape_.hidden),
+                   options.seed + 8, options.sets, kIsFp8 ? 1 : deviation(shape_.hidden)),
+        shared_w2_(count(shape_.shared * shape_.hidden * shape_.ffn), options.seed + 9,
+                   options.sets, kIsFp8 ? 1 : deviation(shape_.ffn)),
         w1_scale_(count(kIsFp8 ? shape_.experts * first_layer_rows(shape_) : 1)),
         w2_scale_(count(kIsFp8 ? shape_.experts * shape_.hidden : 1)),
+        shared_w1_scale_(count(kIsFp8 ? shape_.shared * first_layer_rows(shape_) + 1 : 1)),
+        shared_w2_scale_(count(kIsFp8 ? shape_.hidden : 1)),
         correction_(count(is_corrected_ ? shape_.experts : 0), options.seed + 7, options.sets,
                     0.2F),
         other_router_(router_.count(), options.seed + 4, 1, deviation(shape_.hidden)),
@@ -79,6 +86,8 @@ class FusedMoeCase final : public KernelCase {
     };
     fill_scale(w1_scale_, shape_.hidden, options.seed + 5);
     fill_scale(w2_scale_, shape_.ffn, options.seed + 6);
+    fill_scale(shared_w1_scale_, shape_.hidden, options.seed + 10);
+    fill_scale(shared_w2_scale_, shape_.ffn, options.seed + 11);
     for (int set = 0; set < options.sets; ++set) impose(stream, set);
     put_biases(stream, other_router_[0], kOne);
     stream.synchronize();
@@ -91,6 +100,10 @@ class FusedMoeCase final : public KernelCase {
                               .w2 = w2_[set],
                               .w1_scale = w1_scale_.get(),
                               .w2_scale = w2_scale_.get(),
+                              .shared_w1 = shared_w1_[set],
+                              .shared_w2 = shared_w2_[set],
+                              .shared_w1_scale = shared_w1_scale_.get(),
+                              .shared_w2_scale = shared_w2_scale_.get(),
                               .correction_bias = is_corrected_ ? correction_[set] : nullptr,
                               .y = y_[set],
                               .scores = scores_[set],
@@ -104,6 +117,8 @@ class FusedMoeCase final : public KernelCase {
     router_.reset(stream);
     w1_.reset(stream);
     w2_.reset(stream);
+    shared_w1_.reset(stream);
+    shared_w2_.reset(stream);
     y_.reset(stream);
     scores_.reset(stream);
     faults_.reset(stream);
@@ -155,6 +170,12 @@ class FusedMoeCase final : public KernelCase {
           (choice_ == kOne ? forced_expert() : count(shape_.experts - 1)) * hidden;
       tiles.push_back(router_.tile("a row of the router", row, hidden));
     }
+    if (shape_.shared > 0) {
+      const std::size_t last_part = shared_w1_.count() / count(shape_.shared);
+      tiles.push_back(shared_w1_.tile("the last rows of shared w1",
+                                      shared_w1_.count() - last_part / 2, last_part / 2));
+      tiles.push_back(shared_w2_.tile("shared w2", 0, shared_w2_.count()));
+    }
     return tiles;
   }
   [[nodiscard]] int num_sets() const override { return x_.num_sets(); }
@@ -169,7 +190,8 @@ class FusedMoeCase final : public KernelCase {
   [[nodiscard]] std::size_t forced_expert() const { return count(shape_.experts - 2); }
   [[nodiscard]] reference::FusedMoe made(std::span<const double> scores = {}) const {
     return reference::fused_moe(made_x_, made_router_, made_w1_, made_w2_, shape_, scores,
-                                is_corrected_ ? correction_.made() : std::vector<double>());
+                                is_corrected_ ? correction_.made() : std::vector<double>(),
+                                made_shared_w1_, made_shared_w2_);
   }
   // Of the expert that counts most.
   [[nodiscard]] Tile expert_tile(const InputSets<T>& w, const char* name) {
@@ -214,8 +236,12 @@ class FusedMoeCase final : public KernelCase {
   void make_inputs(const cuda::Stream& /*stream*/) {
     made_x_ = x_.made();
     made_router_ = router_.made();
-    made_w1_ = weights(w1_, w1_scale_);
-    made_w2_ = weights(w2_, w2_scale_);
+    made_w1_ = weights(w1_, w1_scale_, shape_.hidden);
+    made_w2_ = weights(w2_, w2_scale_, shape_.ffn);
+    if (shape_.shared > 0) {
+      made_shared_w1_ = weights(shared_w1_, shared_w1_scale_, shape_.hidden);
+      made_shared_w2_ = weights(shared_w2_, shared_w2_scale_, shape_.shared * shape_.ffn);
+    }
     const std::size_t row = count(shape_.hidden);
     for (std::size_t at = 0; at < made_x_.size(); at += row) made_x_[at] = 1;
     const std::vector<bf16> biases = biases_of(shape_.experts, choice_);
@@ -234,12 +260,12 @@ class FusedMoeCase final : public KernelCase {
   }
 
   // Values of rows that have a scale each.
-  static std::vector<double> weights(const InputSets<T>& w,
-                                     const cuda::DeviceBuffer<float>& scale) {
+  static std::vector<double> weights(const InputSets<T>& w, const cuda::DeviceBuffer<float>& scale,
+                                     std::int64_t row) {
+    const std::size_t columns = count(row);
     std::vector<double> values = w.made();
     if (!kIsFp8) return values;
     const std::vector<double> scales = host_double(cuda::Stream(), scale.get(), scale.size());
-    const std::size_t columns = values.size() / scales.size();
     for (std::size_t i = 0; i < values.size(); ++i) values[i] *= scales[i / columns];
     return values;
   }
@@ -253,8 +279,12 @@ class FusedMoeCase final : public KernelCase {
   InputSets<bf16> router_;
   InputSets<T> w1_;
   InputSets<T> w2_;
+  InputSets<T> shared_w1_;
+  InputSets<T> shared_w2_;
   cuda::DeviceBuffer<float> w1_scale_;
   cuda::DeviceBuffer<float> w2_scale_;
+  cuda::DeviceBuffer<float> shared_w1_scale_;
+  cuda::DeviceBuffer<float> shared_w2_scale_;
   InputSets<float> correction_;
   InputSets<bf16> other_router_;
   OutputSets<bf16> y_;
@@ -264,6 +294,8 @@ class FusedMoeCase final : public KernelCase {
   std::vector<double> made_router_;
   std::vector<double> made_w1_;
   std::vector<double> made_w2_;
+  std::vector<double> made_shared_w1_;
+  std::vector<double> made_shared_w2_;
 };
 
 struct Sizes {
@@ -285,8 +317,10 @@ KernelOp op(const Sizes& sizes, const Dims& variants = {}) {
                        {"experts_total", sizes.experts},
                        {"topk", sizes.topk},
                        {"activation", sizes.activation},
-                       {"experts", sizes.experts}}};
-  op.dims.insert(op.dims.end(), variants.begin(), variants.end());
+                       {"experts", sizes.experts},
+                       {"shared", variant(variants, "shared")}}};
+  std::ranges::copy_if(variants, std::back_inserter(op.dims),
+                       [](const Dim& dim) { return dim.name != "shared"; });
   return op;
 }
 
@@ -322,6 +356,22 @@ std::vector<KernelOp> check_ops() {
           op({260, 256, 128, 30, 4},
              {{"sigmoid", 1}, {"groups", 5}, {"topk_groups", 2}, {"corrected", 1}}),
           op({260, 256, 128, 128, 8}, {{"sigmoid", 1}, {"corrected", 1}}),
+          op({300, 256, 128, 512, 8}),
+          op({70, 1032, 136, 512, 8},
+             {{"sigmoid", 1}, {"groups", 8}, {"topk_groups", 4}, {"corrected", 1}}),
+          op({200, 512, 72, 300, 4}, {{"before", 3}}),
+          op({1, 1024, 128, 8, 2}),
+          op({130, 2056, 72, 7, 3}),
+          op({4400, 512, 64, 16, 2}),
+          op({300, 256, 128, 8, 2}, {{"shared", 1}}),
+          op({1, 256, 136, 8, 2}, {{"shared", 2}}),
+          op({260, 264, 200, 16, 8, 2}, {{"shared", 3}, {"before", 2}}),
+          op({260, 256, 128, 16, 2}, {{"shared", 4}, {"choice", kFew}}),
+          op({300, 256, 128, 8, 2}, {{"capacity_percent", 100}}),
+          op({500, 256, 128, 16, 2}, {{"capacity_percent", 150}, {"choice", kOne}, {"before", 1}}),
+          op({260, 256, 128, 16, 3}, {{"capacity_percent", 25}, {"choice", kTies}}),
+          op({700, 256, 128, 8, 1}, {{"capacity_percent", 50}, {"choice", kOne}}),
+          op({300, 256, 128, 8, 2}, {{"capacity_percent", 50}, {"shared", 1}, {"choice", kOne}}),
           op_fp8({1, 64, 64, 1, 1}),
           op_fp8({1, 256, 128, 8, 2}),
           op_fp8({7, 80, 48, 5, 3}),
@@ -336,7 +386,12 @@ std::vector<KernelOp> check_ops() {
           op_fp8({300, 256, 128, 16, 2}, {{"before", 1}}),
           op_fp8({260, 256, 128, 256, 8},
                  {{"sigmoid", 1}, {"groups", 8}, {"topk_groups", 4}, {"corrected", 1}}),
-          op_fp8({1500, 256, 128, 32, 2}, {{"before", 50}})};
+          op_fp8({1500, 256, 128, 32, 2}, {{"before", 50}}),
+          op_fp8({300, 1024, 128, 512, 8}),
+          op_fp8({300, 256, 128, 8, 2}, {{"shared", 1}}),
+          op_fp8({77, 272, 144, 8, 4, 1}, {{"shared", 2}, {"before", 1}}),
+          op_fp8({500, 256, 128, 16, 2}, {{"capacity_percent", 100}, {"choice", kOne}}),
+          op_fp8({300, 256, 128, 8, 2}, {{"capacity_percent", 75}, {"shared", 1}})};
 }
 
 // Mixtures of 64 experts of 2048 x 2048, gated and plain; Qwen3-30B-A3B's.
@@ -361,7 +416,8 @@ std::vector<Grid> grids() {
                               {.dim = "experts_total", .values = {64, 128}},
                               {.dim = "topk", .values = {2, 8}},
                               {.dim = "activation", .values = {0, 1}},
-                              {.dim = "experts", .values = {64, 128}}},
+                              {.dim = "experts", .values = {64, 128}},
+                              {.dim = "shared", .values = {0}}},
                      .accept = [](const Dims& dims) {
                        return dim(dims, "experts") == dim(dims, "experts_total");  // of one rank
                      }});

@@ -55,6 +55,7 @@ class Layer {
         fill_scales(stream, of.w1_scale.get() + i * w1_rows(), w1_rows(), shape_.hidden, expert);
         fill_scales(stream, of.w2_scale.get() + i * w2_rows(), w2_rows(), shape_.ffn, expert);
       }
+      fill_shared(stream, of);
       poison(stream, of.y);
       stream.synchronize();
     }
@@ -84,6 +85,10 @@ class Layer {
                   .w2 = of.w2.get() + experts * w2_size(),
                   .w1_scale = of.w1_scale.get() + (kIsFp8 ? experts * w1_rows() : 0),
                   .w2_scale = of.w2_scale.get() + (kIsFp8 ? experts * w2_rows() : 0),
+                  .shared_w1 = of.shared_w1.get(),
+                  .shared_w2 = of.shared_w2.get(),
+                  .shared_w1_scale = of.shared_w1_scale.get(),
+                  .shared_w2_scale = of.shared_w2_scale.get(),
                   .y = of.y.get(),
                   .scores = of.scores.get(),
                   .faults = of.faults.get()},
@@ -110,6 +115,15 @@ class Layer {
       append(w2,
              weights(w2_size(), w2_seed(expert), w2_deviation(), w2_rows(), shape_.ffn, expert));
     }
+    const auto shared = count_of(shape_.shared);
+    std::vector<double> shared_w1;
+    std::vector<double> shared_w2;
+    if (shared > 0) {
+      shared_w1 = weights(shared * w1_size(), kSharedSeed, w1_deviation(), shared * w1_rows(),
+                          shape_.hidden, kSharedSeed);
+      shared_w2 = weights(shared * w2_size(), kSharedSeed + 1, w2_deviation(), w2_rows(),
+                          shape_.shared * shape_.ffn, kSharedSeed + 1);
+    }
     std::vector<Difference> result;
     for (int rank = 0; rank < team_.size(); ++rank) {
       const cuda::DeviceGuard guard(team_.devices()[count_of(rank)]);
@@ -124,7 +138,8 @@ class Layer {
       const auto router = host_double(stream, of.router.get(), of.router.size());
       const auto scores =
           host_double(stream, of.scores.get(), count_of(shape.tokens * shape.experts));
-      const reference::FusedMoe expected = reference::fused_moe(x, router, w1, w2, shape, scores);
+      const reference::FusedMoe expected =
+          reference::fused_moe(x, router, w1, w2, shape, scores, {}, shared_w1, shared_w2);
       const std::string name = "rank " + std::to_string(rank);
       result.push_back(difference(name + " y", host_double(stream, of.y.get(), expected.y.size()),
                                   expected.y, bound));
@@ -148,6 +163,10 @@ class Layer {
           w2(count_of(sets * own_experts(shape) * shape.hidden * shape.ffn)),
           w1_scale(kIsFp8 ? count_of(sets * own_experts(shape) * first_layer_rows(shape)) : 4),
           w2_scale(kIsFp8 ? count_of(sets * own_experts(shape) * shape.hidden) : 4),
+          shared_w1(count_of(shape.shared * first_layer_rows(shape) * shape.hidden + kRoom)),
+          shared_w2(count_of(shape.shared * shape.hidden * shape.ffn + kRoom)),
+          shared_w1_scale(count_of(shape.shared * first_layer_rows(shape) + kRoom)),
+          shared_w2_scale(count_of(shape.hidden + kRoom)),
           y(count_of(shape.tokens * shape.hidden)),
           scores(count_of(shape.tokens * shape.experts)),
           faults(4) {}
@@ -157,12 +176,28 @@ class Layer {
     cuda::DeviceBuffer<T> w2;
     cuda::DeviceBuffer<float> w1_scale;
     cuda::DeviceBuffer<float> w2_scale;
+    cuda::DeviceBuffer<T> shared_w1;
+    cuda::DeviceBuffer<T> shared_w2;
+    cuda::DeviceBuffer<float> shared_w1_scale;
+    cuda::DeviceBuffer<float> shared_w2_scale;
     cuda::DeviceBuffer<bf16> y;
     cuda::DeviceBuffer<float> scores;
     cuda::DeviceBuffer<std::int32_t> faults;
   };
   static constexpr bool kIsFp8 = sizeof(T) == 1;
+  static constexpr std::int64_t kRoom = 16;  // so that none is empty
+  static constexpr std::uint64_t kSharedSeed = 5'000'000;
 
+  // The same on each rank, whatever the seed.
+  void fill_shared(const cuda::Stream& stream, const Rank& of) const {
+    if (shape_.shared == 0) return;
+    const auto shared = count_of(shape_.shared);
+    fill_normal(stream, of.shared_w1.get(), shared * w1_size(), kSharedSeed, w1_deviation());
+    fill_normal(stream, of.shared_w2.get(), shared * w2_size(), kSharedSeed + 1, w2_deviation());
+    fill_scales(stream, of.shared_w1_scale.get(), shared * w1_rows(), shape_.hidden, kSharedSeed);
+    fill_scales(stream, of.shared_w2_scale.get(), w2_rows(), shape_.shared * shape_.ffn,
+                kSharedSeed + 1);
+  }
   // Of an expert.
   [[nodiscard]] std::size_t w1_rows() const { return count_of(first_layer_rows(shape_)); }
   [[nodiscard]] std::size_t w2_rows() const { return count_of(shape_.hidden); }
@@ -227,6 +262,8 @@ std::string named(const FusedMoeShape& shape, const std::vector<std::int64_t>& t
   for (const std::int64_t count : tokens) text += " " + std::to_string(count);
   return text + " hidden " + std::to_string(shape.hidden) + " ffn " + std::to_string(shape.ffn) +
          " experts " + std::to_string(shape.experts) + " topk " + std::to_string(shape.topk) +
+         (shape.shared == 0 ? "" : " shared " + std::to_string(shape.shared)) +
+         (shape.capacity_factor == 0 ? "" : " with capacity") +
          (shape.activation == ExpertActivation::kSwiglu ? "" : " plain") +
          (shape.is_fp8 ? " fp8 " : " ") + how;
 }
@@ -247,6 +284,8 @@ struct LayerSizes {
   std::int64_t ffn;
   std::int64_t experts;
   std::int64_t topk;
+  std::int64_t shared = 0;
+  double capacity_factor = 0;
 };
 
 template <typename T = bf16>
@@ -256,6 +295,8 @@ void check_once(const cuda::DeviceTeam& team, const LayerSizes& sizes,
                 bool forces = false) {
   FusedMoeShape shape = shape_on(team, sizes.hidden, sizes.ffn, sizes.experts, sizes.topk, tokens);
   shape.activation = activation;
+  shape.shared = sizes.shared;
+  shape.capacity_factor = sizes.capacity_factor;
   shape.is_fp8 = sizeof(T) == 1;
   Layer<T> layer(team, shape, tokens);
   if (before > 0) {
@@ -396,7 +437,7 @@ bool FusedMoeReport::passes() const {
 }
 
 void check_fused_moe_ranks(std::span<const int> devices, const Report& report) {
-  const cuda::DeviceTeam team(devices);
+  const cuda::DeviceTeam team(devices, /*may_share=*/true);
   const auto n = static_cast<std::int64_t>(team.size());
   check_once(team, {64, 64, n, 1}, dealt(team, {1}), report);
   check_once(team, {256, 128, 8 * n, 2}, dealt(team, {300, 300}), report);
@@ -413,6 +454,15 @@ void check_fused_moe_ranks(std::span<const int> devices, const Report& report) {
              1);
   check_once(team, {256, 128, 8 * n, 2}, dealt(team, {300, 200}), report, ExpertActivation::kSwiglu,
              50);
+  check_once(team, {256, 128, 8 * n, 2, 1}, dealt(team, {300, 40}), report);
+  check_once(team, {256, 72, 4 * n, 4, 3}, dealt(team, {0, 200}), report, ExpertActivation::kGelu,
+             2);
+  check_once(team, {256, 128, 8 * n, 2, 0, 1.0}, dealt(team, {300, 200}), report);
+  check_once(team, {256, 128, 8 * n, 2, 1, 0.5}, dealt(team, {500, 20}), report,
+             ExpertActivation::kSwiglu, 0, /*forces=*/true);
+  check_once(team, {256, 128, 512, 8}, dealt(team, {150, 40}), report);
+  check_once<fp8>(team, {256, 128, 8 * n, 2, 1}, dealt(team, {300, 40}), report);
+  check_once<fp8>(team, {256, 128, 8 * n, 2, 2, 0.75}, dealt(team, {300, 40}), report);
   check_once<fp8>(team, {64, 64, n, 1}, dealt(team, {1}), report);
   check_once<fp8>(team, {256, 128, 8 * n, 2}, dealt(team, {300, 0}), report);
   check_once<fp8>(team, {2192, 1296, 5 * n, 3}, dealt(team, {7, 333, 64}), report);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 #include <stdexcept>
 
 #include "kernels/binding/kernel_call.h"
@@ -46,18 +47,66 @@ std::vector<double> multiplied(std::vector<double> rows, std::int64_t columns, b
   return quantize(values, quantize_scales(values, of_row, of_row), of_row, of_row);
 }
 
+// Adds to y what an expert makes of these rows of x, weighed.
+void add_expert(std::vector<double>& y, std::span<const double> x,
+                std::span<const std::int32_t> tokens, std::span<const double> weights,
+                std::span<const double> w1, std::span<const double> w2,
+                const FusedMoeShape& shape) {
+  const auto hidden = static_cast<std::size_t>(shape.hidden);
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  if (count == 0) return;
+  std::vector<double> rows(tokens.size() * hidden);
+  for (std::size_t row = 0; row < tokens.size(); ++row) {
+    std::ranges::copy(x.subspan(static_cast<std::size_t>(tokens[row]) * hidden, hidden),
+                      rows.begin() + static_cast<std::ptrdiff_t>(row * hidden));
+  }
+  rows = multiplied(std::move(rows), shape.hidden, shape.is_fp8);
+  std::vector<double> h = activated(gemm(rows, w1, count, first_layer_rows(shape), shape.hidden),
+                                    static_cast<std::size_t>(shape.ffn), shape.activation);
+  h = multiplied(std::move(h), shape.ffn, shape.is_fp8);
+  const std::vector<double> made = gemm(h, w2, count, shape.hidden, shape.ffn);
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    const auto token = static_cast<std::size_t>(tokens[i / hidden]);
+    y[token * hidden + i % hidden] += weights[i / hidden] * made[i];
+  }
+}
+
+// `size` rows of each half of w1 of a shared expert, or of all of it, from the `part`-th on.
+std::vector<double> rows_of_part(std::span<const double> w1, std::size_t part, std::size_t size,
+                                 std::size_t halves) {
+  std::vector<double> rows(halves * size);
+  for (std::size_t half = 0; half < halves; ++half) {
+    std::ranges::copy(w1.subspan(half * w1.size() / halves + part * size, size),
+                      rows.begin() + static_cast<std::ptrdiff_t>(half * size));
+  }
+  return rows;
+}
+
+std::vector<double> columns_of_part(std::span<const double> w2, std::size_t part,
+                                    std::size_t columns, std::size_t parts) {
+  std::vector<double> result(w2.size() / parts);
+  for (std::size_t at = 0; at < result.size(); ++at) {
+    result[at] = w2[(at / columns * parts + part) * columns + at % columns];
+  }
+  return result;
+}
+
 }  // namespace
 
 FusedMoe fused_moe(std::span<const double> x, std::span<const double> router,
                    std::span<const double> w1, std::span<const double> w2,
                    const FusedMoeShape& shape, std::span<const double> given_scores,
-                   std::span<const double> correction_bias) {
+                   std::span<const double> correction_bias, std::span<const double> shared_w1,
+                   std::span<const double> shared_w2) {
   require_fused_moe_shape(shape);
   const auto hidden = static_cast<std::size_t>(shape.hidden);
   const auto experts = static_cast<std::size_t>(shape.experts);
+  const auto ffn = static_cast<std::size_t>(shape.ffn);
+  const auto shared = static_cast<std::size_t>(shape.shared);
   const auto first_size = static_cast<std::size_t>(first_layer_rows(shape)) * hidden;
-  const auto second_size = hidden * static_cast<std::size_t>(shape.ffn);
-  if (w1.size() != experts * first_size || w2.size() != experts * second_size) {
+  const auto second_size = hidden * ffn;
+  if (w1.size() != experts * first_size || w2.size() != experts * second_size ||
+      shared_w1.size() != shared * first_size || shared_w2.size() != shared * second_size) {
     throw std::invalid_argument("fused_moe: w1 or w2 does not fit the shape");
   }
   FusedMoe result{.scores = routing_scores(x, router, {},
@@ -83,29 +132,26 @@ FusedMoe fused_moe(std::span<const double> x, std::span<const double> router,
        .experts = shape.experts,
        .normalises = shape.normalises,
        .scale = shape.scale});
-  result.counts = routed.counts;
+  const std::int64_t capacity = capacity_of(shape, shape.tokens);
   result.y.assign(static_cast<std::size_t>(shape.tokens) * hidden, 0.0);
   std::size_t row = 0;
   for (std::size_t expert = 0; expert < experts; ++expert) {
-    const std::int64_t count = routed.counts[expert];
-    if (count == 0) continue;
-    std::vector<double> rows;
-    for (std::size_t i = row; i < row + static_cast<std::size_t>(count); ++i) {
-      const auto of_token =
-          x.subspan(static_cast<std::size_t>(routed.row_token[i]) * hidden, hidden);
-      rows.insert(rows.end(), of_token.begin(), of_token.end());
-    }
-    rows = multiplied(std::move(rows), shape.hidden, shape.is_fp8);
-    std::vector<double> h = activated(gemm(rows, w1.subspan(expert * first_size, first_size), count,
-                                           first_layer_rows(shape), shape.hidden),
-                                      static_cast<std::size_t>(shape.ffn), shape.activation);
-    h = multiplied(std::move(h), shape.ffn, shape.is_fp8);
-    const std::vector<double> made =
-        gemm(h, w2.subspan(expert * second_size, second_size), count, shape.hidden, shape.ffn);
-    for (std::size_t i = 0; i < made.size(); ++i, row += i % hidden == 0 ? 1 : 0) {
-      result.y[static_cast<std::size_t>(routed.row_token[row]) * hidden + i % hidden] +=
-          routed.row_weight[row] * made[i];
-    }
+    const auto count = static_cast<std::size_t>(routed.counts[expert]);
+    const std::size_t taken = std::min(count, static_cast<std::size_t>(capacity));
+    result.counts.push_back(static_cast<std::int32_t>(taken));
+    add_expert(result.y, x, std::span(routed.row_token).subspan(row, taken),
+               std::span(routed.row_weight).subspan(row, taken),
+               w1.subspan(expert * first_size, first_size),
+               w2.subspan(expert * second_size, second_size), shape);
+    row += count;
+  }
+  std::vector<std::int32_t> all(static_cast<std::size_t>(shape.tokens));
+  std::iota(all.begin(), all.end(), 0);
+  const std::vector<double> ones(all.size(), 1.0);
+  const std::size_t halves = first_size / second_size;
+  for (std::size_t part = 0; part < shared; ++part) {
+    add_expert(result.y, x, all, ones, rows_of_part(shared_w1, part, second_size, halves),
+               columns_of_part(shared_w2, part, ffn, shared), shape);
   }
   return result;
 }
@@ -125,7 +171,8 @@ Results fused_moe_reference(const KernelCall& call) {
       .scale = routing.scale,
       .groups = routing.groups,
       .topk_groups = routing.topk_groups,
-      .is_fp8 = call.kernel.dtype == DType::kFp8 && call.rounding != Rounding::kNone};
+      .is_fp8 = call.kernel.dtype == DType::kFp8 && call.rounding != Rounding::kNone,
+      .shared = size_of(call, "shared")};
   const Values scores = given_or_found(call,
                                        routing_scores(read(call, "x"), read(call, "router"), {},
                                                       {.tokens = shape.tokens,
@@ -135,7 +182,8 @@ Results fused_moe_reference(const KernelCall& call) {
                                        shape.experts);
   FusedMoe found =
       fused_moe(read(call, "x"), read(call, "router"), read(call, "w1"), read(call, "w2"), shape,
-                scores, optional_read(call, "correction_bias"));
+                scores, optional_read(call, "correction_bias"), optional_read(call, "shared_w1"),
+                optional_read(call, "shared_w2"));
   return {scores, std::move(found.y), {static_cast<double>(found.faulty.size())}};
 }
 

@@ -13,7 +13,7 @@ namespace orrery::reference {
 struct FusedMoe {
   std::vector<double> y;             // [tokens, hidden]
   std::vector<double> scores;        // [tokens, experts]
-  std::vector<std::int32_t> counts;  // [experts], rows
+  std::vector<std::int32_t> counts;  // [experts], rows that they take
   std::vector<std::int32_t> faulty;  // tokens with a score that is not a number
 };
 
@@ -23,6 +23,7 @@ struct FusedMoe {
 FusedMoe fused_moe(std::span<const double> x, std::span<const double> router,
                    std::span<const double> w1, std::span<const double> w2,
                    const FusedMoeShape& shape, std::span<const double> given_scores = {},
-                   std::span<const double> correction_bias = {});
+                   std::span<const double> correction_bias = {},
+                   std::span<const double> shared_w1 = {}, std::span<const double> shared_w2 = {});
 
 }  // namespace orrery::reference

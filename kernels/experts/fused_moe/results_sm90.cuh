@@ -57,7 +57,7 @@ class Destination {
       owners_ = 0;
       return;
     }
-    const int turn = turn_of(a, a.rank * a.own_experts + task.group);
+    const int turn = turn_of(a, a.rank * a.own + task.group);
     int rows = 0;
     int start = 0;  // of its results of this expert
     if (rank < a.ranks) {
@@ -154,6 +154,8 @@ __device__ __forceinline__ TileScales<kWidth> load_scales(const Arguments& a, co
   const int layer = task.step == Step::kFirst ? 0 : 1;
   const bool is_gated = layer == 0 && a.is_gated;
   const tiles::Arguments& of = a.layers[layer];
+  const Weights from(a, task, is_gated ? 2 : 1);
+  const float* const w_scale = task.group < a.shared ? a.shared_scales[layer] : of.w_scale;
   TileScales<kWidth> scales;
 #pragma unroll
   for (int i = 0; i < (kWidth + 31) / 32; ++i) {
@@ -167,8 +169,8 @@ __device__ __forceinline__ TileScales<kWidth> load_scales(const Arguments& a, co
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int column = first + (is_gated ? 0 : 64 * block) + 8 * half;
-      const int row = is_gated ? (2 * task.group + block) * of.n : task.group * of.n;
-      scales.w[block][half] = column < of.n ? __ldg(of.w_scale + row + column) : 0.0f;
+      const int row = from.row + (is_gated ? block * from.other : 0);
+      scales.w[block][half] = column < of.n ? __ldg(w_scale + row + column) : 0.0f;
     }
   }
   return scales;

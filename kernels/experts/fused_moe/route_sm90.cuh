@@ -15,7 +15,7 @@ namespace orrery::fused_moe {
 
 constexpr int kRouted = 64;  // tokens whose scores are made together
 constexpr int kBoxBytes = 64 * 128;
-constexpr std::uint16_t kNoExpert = 0xFFFF;
+constexpr std::uint16_t kNoSlot = 0xFFFF;
 constexpr float kLeastSum = 1e-20f;
 
 // Tokens of a block: [first, first + count).
@@ -30,50 +30,145 @@ __device__ inline Stretch stretch_of(const Arguments& a) {
 
 // --- logits --------------------------------------------------------------------------------------
 
-// By one thread: x and the router, 64 tokens after the other.
+// Logits that a block makes: of tokens [first, first + count) by steps of columns [begin, end), and
+// where they go, [tokens, routed]. Of many tokens those of its own by all columns; of few those of
+// 64 tokens by a part of the columns, so that a router is not read by each block.
+struct LogitWork {
+  int first;
+  int count;
+  int begin;
+  int end;
+  float* logits;
+};
+__device__ inline LogitWork logit_work(const Arguments& a, const Stretch& own) {
+  if (a.logit_parts == 1) return {own.first, own.count, 0, a.router_steps, a.scores};
+  const int first = static_cast<int>(blockIdx.x) / a.logit_parts * kRouted;
+  const int part = static_cast<int>(blockIdx.x) % a.logit_parts;
+  const int begin = part * a.logit_steps;
+  return {first, max(min(a.tokens - first, kRouted), 0), begin,
+          min(begin + a.logit_steps, a.router_steps),
+          a.logits + static_cast<std::int64_t>(part) * a.tokens * a.routed};
+}
+
+constexpr int kRouterRows = Config::kColumns;  // of the router in a stage
+
+// By one thread: x and the router, 64 tokens by 256 experts after the other.
 __device__ inline void copy_for_logits(Shared& shared, const Maps& maps, const Arguments& a,
-                                       const Stretch& tokens, Ring<Config::kStages>& ring) {
-  const int boxes = (a.experts + 63) / 64;
-  for (int token = 0; token < tokens.count; token += kRouted) {
+                                       const LogitWork& work, Ring<Config::kStages>& ring) {
+  for (int token = 0; token < work.count; token += kRouted) {
+    for (int expert = 0; expert < a.routed; expert += kRouterRows) {
+      const int boxes = (min(a.routed - expert, kRouterRows) + 63) / 64;
 #pragma unroll 1
-    for (int step = 0; step < a.router_steps; ++step) {
-      std::uint64_t* const full = &shared.gemm.stages.full[ring.stage];
-      sm90::barrier_wait(&shared.gemm.stages.empty[ring.stage], ring.phase ^ 1);
-      sm90::barrier_arrive_expect(full, static_cast<std::uint32_t>((boxes + 1) * kBoxBytes));
-      sm90::load_2d(shared.gemm.x[ring.stage], &maps.x, step * Config::kK, tokens.first + token,
-                    full);
-      for (int box = 0; box < boxes; ++box) {
-        sm90::load_2d(shared.gemm.w[ring.stage] + box * kBoxBytes, &maps.router, step * Config::kK,
-                      box * 64, full);
+      for (int step = work.begin; step < work.end; ++step) {
+        std::uint64_t* const full = &shared.gemm.stages.full[ring.stage];
+        sm90::barrier_wait(&shared.gemm.stages.empty[ring.stage], ring.phase ^ 1);
+        sm90::barrier_arrive_expect(full, static_cast<std::uint32_t>((boxes + 1) * kBoxBytes));
+        sm90::load_2d(shared.gemm.x[ring.stage], &maps.x, step * Config::kK, work.first + token,
+                      full);
+        for (int box = 0; box < boxes; ++box) {
+          sm90::load_2d(shared.gemm.w[ring.stage] + box * kBoxBytes, &maps.router,
+                        step * Config::kK, expert + box * 64, full);
+        }
+        ring.advance();
       }
-      ring.advance();
     }
   }
 }
 
 // By a warpgroup: those of 128 experts each. Rows of the router that are not there multiply what
 // happens to lie in the stage, and nobody looks.
-__device__ inline void make_logits(Shared& shared, const Arguments& a, const Stretch& tokens,
+__device__ inline void make_logits(Shared& shared, const Arguments& a, const LogitWork& work,
                                    Ring<Config::kStages>& ring, int group) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
-  for (int token = 0; token < tokens.count; token += kRouted) {
-    sm90::barrier_wait(&shared.gemm.stages.full[ring.stage], ring.phase);
-    if (group * 128 >= a.experts) {
-      tiles::skip(shared.gemm.stages, ring, a.router_steps);
-      continue;
-    }
-    swap_ab::Sums<Config, kRouted> d;
-    swap_ab::multiply<Config, kRouted>(d, shared.gemm, ring, a.router_steps, group);
-    const int rows = min(tokens.count - token, kRouted);
-    float* const scores = a.scores + static_cast<std::int64_t>(tokens.first + token) * a.experts;
+  const int steps = work.end - work.begin;
+  for (int token = 0; token < work.count; token += kRouted) {
+    for (int expert = group * 128; expert < a.routed + group * 128; expert += kRouterRows) {
+      sm90::barrier_wait(&shared.gemm.stages.full[ring.stage], ring.phase);
+      if (expert >= a.routed) {
+        tiles::skip(shared.gemm.stages, ring, steps);
+        continue;
+      }
+      swap_ab::Sums<Config, kRouted> d;
+      swap_ab::multiply<Config, kRouted>(d, shared.gemm, ring, steps, group);
+      const int rows = min(work.count - token, kRouted);
+      float* const logits = work.logits + static_cast<std::int64_t>(work.first + token) * a.routed;
 #pragma unroll
-    for (int i = 0; i < Config::kBlocks * kRouted / 2; ++i) {
-      const int block = i / (kRouted / 2);
-      const int at = i % (kRouted / 2);
-      const int expert =
-          group * 128 + block * 64 + thread / 32 * 16 + thread % 32 / 4 + at / 2 % 2 * 8;
-      const int row = at / 4 * 8 + thread % 4 * 2 + at % 2;
-      if (expert < a.experts && row < rows) scores[row * a.experts + expert] = d[block][at];
+      for (int i = 0; i < Config::kBlocks * kRouted / 2; ++i) {
+        const int block = i / (kRouted / 2);
+        const int at = i % (kRouted / 2);
+        const int column =
+            expert + block * 64 + thread / 32 * 16 + thread % 32 / 4 + at / 2 % 2 * 8;
+        const int row = at / 4 * 8 + thread % 4 * 2 + at % 2;
+        if (column < a.routed && row < rows) logits[row * a.routed + column] = d[block][at];
+      }
+    }
+  }
+}
+
+// By all threads, once the block's part is made: until those of its own tokens are.
+__device__ inline void exchange_logits(const Arguments& a, const Stretch& own,
+                                       const LogitWork& work, std::uint32_t launch) {
+  if (a.logit_parts == 1) return;
+  if (threadIdx.x == 0 && work.count > 0) {
+    __threadfence();
+    sm90::store_release(&a.logits_made[blockIdx.x], launch);
+  }
+  if (own.count > 0) {
+    const int begin = own.first / kRouted * a.logit_parts;
+    const int end = ((own.first + own.count - 1) / kRouted + 1) * a.logit_parts;
+    for (int block = begin + static_cast<int>(threadIdx.x); block < end; block += kThreads) {
+      await(a.control, &a.logits_made[block], launch, Wait::kLogits, block);
+    }
+  }
+  __syncthreads();
+}
+
+// A lane's logits of a token, of parts the sum; behind the last expert none. Where parts are many
+// they are loaded some at a time.
+template <int kVectors>
+__device__ inline void load_logits(const Arguments& a, int token, int lane,
+                                   float (&values)[kVectors][kScores]) {
+  constexpr int kAhead = 8;
+  const float* const first =
+      (a.logit_parts == 1 ? a.scores : a.logits) + static_cast<std::int64_t>(token) * a.routed;
+  const std::int64_t part = static_cast<std::int64_t>(a.tokens) * a.routed;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+#pragma unroll
+    for (float& value : values[i]) value = -INFINITY;
+    const int expert = (32 * i + lane) * kScores;
+    if (a.routed % kScores != 0) {
+#pragma unroll 1
+      for (int next = 0; next < a.logit_parts; ++next) {
+#pragma unroll
+        for (int at = 0; at < kScores; ++at) {
+          if (expert + at >= a.routed) continue;
+          const float more = __ldcg(first + next * part + expert + at);
+          values[i][at] = next == 0 ? more : values[i][at] + more;
+        }
+      }
+    } else if (expert < a.routed) {
+      const float4 of_first = __ldcg(reinterpret_cast<const float4*>(first + expert));
+      float4 sum = of_first;
+#pragma unroll 1
+      for (int next = 1; next < a.logit_parts; next += kAhead) {
+        float4 more[kAhead];
+#pragma unroll
+        for (int j = 0; j < kAhead; ++j) {
+          more[j] =
+              next + j < a.logit_parts
+                  ? __ldcg(reinterpret_cast<const float4*>(first + (next + j) * part + expert))
+                  : float4{};
+        }
+#pragma unroll
+        for (int j = 0; j < kAhead; ++j) {
+          sum = {sum.x + more[j].x, sum.y + more[j].y, sum.z + more[j].z, sum.w + more[j].w};
+        }
+      }
+      values[i][0] = sum.x;
+      values[i][1] = sum.y;
+      values[i][2] = sum.z;
+      values[i][3] = sum.w;
     }
   }
 }
@@ -97,17 +192,17 @@ __device__ inline float warp_most(float value) {
 template <int kVectors>
 __device__ void choose_experts(const Arguments& a, Scratch& scratch, const Stretch& tokens) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  for (int local = static_cast<int>(threadIdx.x) / 32; local < tokens.count; local += kWarps) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  for (int local = warp; local < tokens.count; local += kWarps) {
     const int token = tokens.first + local;
-    float* const row = a.scores + static_cast<std::int64_t>(token) * a.experts;
+    float* const row = a.scores + static_cast<std::int64_t>(token) * a.routed;
     float values[kVectors][kScores];
+    load_logits<kVectors>(a, token, lane, values);
     float most = -INFINITY;
     bool is_bad = false;
 #pragma unroll
     for (int i = 0; i < kVectors * kScores; ++i) {
-      const int expert = (i / kScores * 32 + lane) * kScores + i % kScores;
-      float& value = values[i / kScores][i % kScores];
-      value = expert < a.experts ? row[expert] : -INFINITY;
+      const float value = values[i / kScores][i % kScores];
       is_bad |= isnan(value);
       most = fmaxf(most, value);
     }
@@ -125,29 +220,31 @@ __device__ void choose_experts(const Arguments& a, Scratch& scratch, const Stret
       const int expert = (i / kScores * 32 + lane) * kScores + i % kScores;
       float& value = values[i / kScores][i % kScores];
       if (!a.is_sigmoid) value /= sum;
-      is_bad |= expert < a.experts && isnan(value);
-      if (expert < a.experts) row[expert] = value;
+      is_bad |= expert < a.routed && isnan(value);
+      if (expert < a.routed) row[expert] = value;
     }
     __syncwarp();
     const Scores<float> scores{.data = a.scores,
                                .bias = a.correction_bias,
-                               .experts = a.experts,
+                               .experts = a.routed,
                                .groups = a.groups,
                                .topk_groups = a.topk_groups,
                                .best_two = a.correction_bias != nullptr,
                                .aligned = false};
     TokenChoice<32, kVectors> choice(scores, values, token, lane);
-    for (int k = 0; k < a.topk; ++k) choice.choose(k, lane, k + 1 < a.topk);
-    const bool is_choice = lane < a.topk;
+    for (int k = 0; k < a.chosen; ++k) choice.choose(k, lane, k + 1 < a.chosen);
+    const bool is_choice = lane < a.chosen;
     float weight = is_choice ? row[choice.picked] : 0.0f;
     if (a.normalises) weight /= warp_sum(weight) + kLeastSum;
     is_bad = __any_sync(0xFFFFFFFFU, is_bad);
-    if (is_choice) {
-      scratch.chosen[local * a.topk + lane] = static_cast<std::uint16_t>(choice.picked);
-      a.token_weights[static_cast<std::int64_t>(token) * a.topk + lane] = weight * a.scale;
-      atomicAdd(&scratch.own[choice.picked], 1);
+    if (lane < a.topk) {  // shared experts behind the chosen ones
+      const int slot = is_choice ? slot_of(a, choice.picked) : a.rank * a.own + lane - a.chosen;
+      scratch.chosen[local * a.topk + lane] = static_cast<std::uint16_t>(slot);
+      a.token_weights[static_cast<std::int64_t>(token) * a.topk + lane] =
+          is_choice ? weight * a.scale : 1.0f;
+      atomicAdd(&scratch.own[slot], 1);
     }
-    if (lane == 0 && is_bad) atomicAdd(&scratch.own[a.experts], 1);
+    if (lane == 0 && is_bad) atomicAdd(&scratch.own[a.slots], 1);
   }
 }
 
@@ -157,64 +254,67 @@ __device__ void choose_experts(const Arguments& a, Scratch& scratch, const Stret
 // number of the launch beside it, as in index_shuffling.
 __device__ inline void exchange_counts(const Arguments& a, Scratch& scratch, std::uint32_t launch) {
   constexpr int kBatch = 12;  // loads in flight
-  const int columns = a.experts + 1;
+  const int columns = a.slots + 1;
   const int thread = static_cast<int>(threadIdx.x);
   for (int column = thread; column < columns; column += kThreads) {
     const unsigned long long word = numbered(launch, scratch.own[column]);
     store_word(a.counts + static_cast<std::int64_t>(blockIdx.x) * columns + column, word);
   }
-  const int parts = kThreads / columns;  // at least 1: experts are at most 256
-  if (thread >= parts * columns) return;
-  const int column = thread % columns;
+  const int parts = max(kThreads / columns, 1);
   const int blocks = static_cast<int>(gridDim.x);
   const int each = (blocks + parts - 1) / parts;
-  const int begin = thread / columns * each;
-  const int end = min(begin + each, blocks);
-  std::int32_t total = 0;
-  std::int32_t before = 0;
-  for (int first = begin; first < end; first += kBatch) {
-    unsigned long long found[kBatch];
-    const std::uint64_t start = now();
-    bool is_complete = false;
-    while (!is_complete) {
-      is_complete = true;
+  for (int place = thread; place < parts * columns; place += kThreads) {
+    const int column = place % columns;
+    const int begin = place / columns * each;
+    const int end = min(begin + each, blocks);
+    std::int32_t total = 0;
+    std::int32_t before = 0;
+    for (int first = begin; first < end; first += kBatch) {
+      unsigned long long found[kBatch];
+      const std::uint64_t start = now();
+      bool is_complete = false;
+      while (!is_complete) {
+        is_complete = true;
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        found[i] = load_word(a.counts +
-                             static_cast<std::int64_t>(min(first + i, end - 1)) * columns + column);
+        for (int i = 0; i < kBatch; ++i) {
+          found[i] = load_word(
+              a.counts + static_cast<std::int64_t>(min(first + i, end - 1)) * columns + column);
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) is_complete &= found[i] >> 32 == launch;
+        if (!is_complete && gives_up(a.control, start, Wait::kCounts, first)) return;
       }
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) is_complete &= found[i] >> 32 == launch;
-      if (!is_complete && gives_up(a.control, start, Wait::kCounts, first)) return;
+      for (int i = 0; i < kBatch; ++i) {
+        if (first + i >= end) break;
+        const auto count = static_cast<std::int32_t>(found[i] & 0xFFFFFFFFU);
+        total += count;
+        if (first + i < static_cast<int>(blockIdx.x)) before += count;
+      }
     }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (first + i >= end) break;
-      const auto count = static_cast<std::int32_t>(found[i] & 0xFFFFFFFFU);
-      total += count;
-      if (first + i < static_cast<int>(blockIdx.x)) before += count;
-    }
+    atomicAdd(&scratch.totals[column], total);
+    atomicAdd(&scratch.before[column], before);
   }
-  atomicAdd(&scratch.totals[column], total);
-  atomicAdd(&scratch.before[column], before);
 }
 
 // --- counts of all ranks -------------------------------------------------------------------------
 
-// By one warp: where own results begin.
-__device__ inline void make_starts(const Arguments& a, Scratch& scratch) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  for (int turn = lane; turn < a.experts; turn += 32) {
-    scratch.starts[turn] = scratch.totals[expert_of(a, turn)];
+__device__ inline bool is_shared(const Arguments& a, int slot) { return slot % a.own < a.shared; }
+
+// By all threads: rows that are taken of each slot, in the order in which their results lie.
+__device__ inline void take_rows(const Arguments& a, Scratch& scratch) {
+  for (int slot = static_cast<int>(threadIdx.x); slot < a.slots; slot += kThreads) {
+    int rows = scratch.totals[slot];
+    if (!is_shared(a, slot)) rows = min(rows, a.capacity);
+    scratch.totals[slot] = scratch.starts[turn_of(a, slot)] = rows;
+    if (a.ranks == 1) scratch.rows[slot] = rows;
   }
-  __syncwarp();
-  warp_prefix(scratch.starts, a.experts);
 }
 
 // By one block: its rank's starts to all ranks.
 __device__ inline void say_starts(const Arguments& a, const Scratch& scratch,
                                   std::uint32_t launch) {
-  const int columns = a.experts + 1;
+  const int columns = a.slots + 1;
   for (int i = static_cast<int>(threadIdx.x); i < a.ranks * columns; i += kThreads) {
     const int turn = i % columns;
     store_word_of_ranks(starts_of(a, a.areas[i / columns], a.rank, launch) + turn,
@@ -222,12 +322,11 @@ __device__ inline void say_starts(const Arguments& a, const Scratch& scratch,
   }
 }
 
-// A thread for each expert: its rows from all ranks, and from those before this one. Who has the
-// starts of a rank knows that it has begun this launch, and so ended the one before.
-__device__ inline void hear_starts(const Arguments& a, Scratch& scratch, std::uint32_t launch) {
-  const int expert = static_cast<int>(threadIdx.x);
-  if (expert >= a.experts) return;
-  const int turn = turn_of(a, expert);
+// By a thread: rows of a slot from all ranks, and from those before this one. Who has the starts of
+// a rank knows that it has begun this launch, and so ended the one before.
+__device__ inline void hear_starts(const Arguments& a, Scratch& scratch, int slot,
+                                   std::uint32_t launch) {
+  const int turn = turn_of(a, slot);
   unsigned long long begins[kMostRanks];
   unsigned long long ends[kMostRanks];
   const std::uint64_t start = now();
@@ -251,49 +350,48 @@ __device__ inline void hear_starts(const Arguments& a, Scratch& scratch, std::ui
 #pragma unroll
   for (int rank = 0; rank < kMostRanks; ++rank) {
     if (rank >= a.ranks) break;
-    if (rank == a.rank) scratch.first[expert] = rows;
+    if (rank == a.rank) scratch.first[slot] = rows;
     rows += static_cast<std::int32_t>(static_cast<std::uint32_t>(ends[rank]) -
                                       static_cast<std::uint32_t>(begins[rank]));
   }
-  scratch.rows[expert] = rows;
+  scratch.rows[slot] = rows;
 }
 
-// All of it, by all threads.
+// All of it, by all threads of several ranks.
 __device__ inline void exchange_starts(const Arguments& a, Scratch& scratch, std::uint32_t launch) {
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread < 32) make_starts(a, scratch);
+  if (threadIdx.x < 32) warp_prefix(scratch.starts, a.slots);
   __syncthreads();
-  if (a.ranks == 1) {
-    if (thread < a.experts) scratch.rows[thread] = scratch.totals[thread];
-  } else {
-    if (blockIdx.x == 0) say_starts(a, scratch, launch);
-    hear_starts(a, scratch, launch);
+  if (blockIdx.x == 0) say_starts(a, scratch, launch);
+  for (int slot = static_cast<int>(threadIdx.x); slot < a.slots; slot += kThreads) {
+    hear_starts(a, scratch, slot, launch);
   }
-  __syncthreads();
 }
 
-// By one warp: where rows and tiles begin.
-__device__ inline void make_tables(const Arguments& a, Scratch& scratch, Tables& tables) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  for (int expert = lane; expert < a.experts; expert += 32) {
-    const int rows = scratch.rows[expert];
+// By all threads: where rows and tiles begin.
+__device__ inline void make_tables(const Arguments& a, Scratch& scratch, const Tables& tables,
+                                   std::int32_t& results) {
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int slot = thread; slot < a.slots; slot += kThreads) {
+    const int rows = scratch.rows[slot];
     const int tile_rows = Config::tile_rows(rows);
-    scratch.tiles[expert] = (rows + tile_rows - 1) / tile_rows;
-    tables.row_start[expert] = rows;
+    scratch.tiles[slot] = (rows + tile_rows - 1) / tile_rows;
+    tables.row_start[slot] = rows;
   }
-  __syncwarp();
-  warp_prefix(tables.row_start, a.experts);
-  warp_prefix(scratch.tiles, a.experts);
-  __syncwarp();
-  for (int expert = lane; expert <= a.experts; expert += 32) {
-    tables.tile_start[expert] = static_cast<std::uint16_t>(scratch.tiles[expert]);
+  __syncthreads();
+  if (thread / 32 == 0) warp_prefix(tables.row_start, a.slots);
+  if (thread / 32 == 1) warp_prefix(scratch.tiles, a.slots);
+  if (thread / 32 == 2 && a.ranks == 1) warp_prefix(scratch.starts, a.slots);
+  __syncthreads();
+  if (thread == 0) results = scratch.starts[a.slots];
+  for (int slot = thread; slot <= a.slots; slot += kThreads) {
+    tables.tile_start[slot] = static_cast<std::uint16_t>(scratch.tiles[slot]);
   }
   // One and a half rounds of the blocks, four where rows are quantised in between.
   const int least =
       least_tiles_between(a.h_fp8 == nullptr ? 3 : 8, static_cast<int>(gridDim.x), a.columns[0]);
-  const std::int32_t* const starts = scratch.tiles + a.rank * a.own_experts;
-  for (int expert = lane; expert < a.own_experts; expert += 32) {
-    tables.waiting[expert] = static_cast<std::uint8_t>(experts_waiting(starts, expert, least));
+  const std::int32_t* const starts = scratch.tiles + a.rank * a.own;
+  for (int slot = thread; slot < a.own; slot += kThreads) {
+    tables.waiting[slot] = static_cast<std::uint8_t>(experts_waiting(starts, slot, least));
   }
 }
 
@@ -325,36 +423,41 @@ __device__ inline void place_rows(const Arguments& a, Scratch& scratch, const Ta
   const auto for_each = [&](const auto& place) {
     for (int first = choices.begin; first < choices.end; first += 32) {
       const int at = first + lane;
-      const int expert = at < choices.end ? scratch.chosen[at] : kNoExpert;
-      const unsigned same = __match_any_sync(0xFFFFFFFFU, expert);
+      const int slot = at < choices.end ? scratch.chosen[at] : kNoSlot;
+      const unsigned same = __match_any_sync(0xFFFFFFFFU, slot);
       const int before = __popc(same & ((1U << lane) - 1));
-      if (expert != kNoExpert) place(at, expert, before);
+      if (slot != kNoSlot) place(at, slot, before);
       __syncwarp();
-      if (expert != kNoExpert && before == 0) placed[expert] += __popc(same);
+      if (slot != kNoSlot && before == 0) placed[slot] += __popc(same);
       __syncwarp();
     }
   };
-  for (int expert = lane; expert < a.experts; expert += 32) placed[expert] = 0;
+  for (int slot = lane; slot < a.slots; slot += 32) placed[slot] = 0;
   __syncwarp();
-  for_each([](int /*at*/, int /*expert*/, int /*before*/) {});
+  for_each([](int /*at*/, int /*slot*/, int /*before*/) {});
   __syncthreads();
-  for (int expert = static_cast<int>(threadIdx.x); expert < a.experts; expert += kThreads) {
-    int next = scratch.before[expert];
+  for (int slot = static_cast<int>(threadIdx.x); slot < a.slots; slot += kThreads) {
+    int next = scratch.before[slot];
     for (int warp = 0; warp < choices.warps; ++warp) {
-      const int count = scratch.placed[warp][expert];
-      scratch.placed[warp][expert] = next;
+      const int count = scratch.placed[warp][slot];
+      scratch.placed[warp][slot] = next;
       next += count;
     }
   }
   __syncthreads();
-  for_each([&](int at, int expert, int before) {
-    const int of_rank = placed[expert] + before;
-    const int row = scratch.first[expert] + of_rank;  // of the expert
-    const int result = scratch.starts[turn_of(a, expert)] + of_rank;
-    scratch.place[at] = first_row_of(tables, a, expert) + row;
+  for_each([&](int at, int slot, int before) {
+    std::int32_t& token_row = a.token_rows[static_cast<std::int64_t>(tokens.first) * a.topk + at];
+    const int of_rank = placed[slot] + before;
+    if (of_rank >= scratch.totals[slot]) {
+      scratch.place[at] = token_row = kDropped;
+      return;
+    }
+    const int row = scratch.first[slot] + of_rank;  // of the slot
+    const int result = scratch.starts[turn_of(a, slot)] + of_rank;
+    scratch.place[at] = first_row_of(tables, a, slot) + row;
+    token_row = result;
     a.row_token[result] = tokens.first + at / a.topk;
-    store_word(a.row_tile + result, numbered(launch, tile_of(tables, expert, row)));
-    a.token_rows[static_cast<std::int64_t>(tokens.first) * a.topk + at] = result;
+    store_word(a.row_tile + result, numbered(launch, tile_of(tables, slot, row)));
   });
 }
 
@@ -363,20 +466,20 @@ __device__ inline void place_rows(const Arguments& a, Scratch& scratch, const Ta
 __device__ inline void fill_counters(const Arguments& a, const Scratch& scratch,
                                      const Tables& tables) {
   const int blocks = static_cast<int>(gridDim.x);
-  const int tiles = tables.tile_start[a.experts];
+  const int tiles = tables.tile_start[a.slots];
   const Area& area = a.areas[a.rank];
   for (int tile = static_cast<int>(blockIdx.x + threadIdx.x * gridDim.x); tile < a.most_tiles;
        tile += kThreads * blocks) {
-    int rows = 0;              // that come to an own expert
+    int rows = 0;              // that come to an own slot
     bool has_results = false;  // of own tokens
     if (tile < tiles) {
-      const int expert = last_at_most(tables.tile_start, a.experts, tile);
-      const int tile_rows = tile_rows_of(tables, expert);
-      const int begin = (tile - tables.tile_start[expert]) * tile_rows;
-      const int end = min(scratch.rows[expert], begin + tile_rows);
-      if (rank_of(a, expert) == a.rank) rows = end - begin;
-      const int own = scratch.first[expert];
-      has_results = own < end && own + scratch.totals[expert] > begin && scratch.totals[expert] > 0;
+      const int slot = last_at_most(tables.tile_start, a.slots, tile);
+      const int tile_rows = tile_rows_of(tables, slot);
+      const int begin = (tile - tables.tile_start[slot]) * tile_rows;
+      const int end = min(scratch.rows[slot], begin + tile_rows);
+      if (rank_of(a, slot) == a.rank) rows = end - begin;
+      const int own = scratch.first[slot];
+      has_results = own < end && own + scratch.totals[slot] > begin && scratch.totals[slot] > 0;
     }
     if (rows == 0) atomicAdd(&a.first_done[tile], 2 * a.columns[0]);
     if (a.h_fp8 != nullptr)
@@ -428,6 +531,7 @@ __device__ inline void send_token_as_fp8(const Arguments& a, const Scratch& scra
 #pragma unroll
     for (int i = 0; i < kSentAhead; ++i) packed[i] = to_fp8(held[i], multiplier);
     for (int k = 0; k < a.topk; ++k) {
+      if (scratch.place[local * a.topk + k] == kDropped) continue;
       fp8* const row = row_of_choice<fp8>(a, scratch, local * a.topk + k);
 #pragma unroll
       for (int i = 0; i < kSentAhead; ++i) {
@@ -436,10 +540,19 @@ __device__ inline void send_token_as_fp8(const Arguments& a, const Scratch& scra
       }
     }
   }
-  if (lane < a.topk) {
+  if (lane < a.topk && scratch.place[local * a.topk + lane] != kDropped) {
     const int choice = local * a.topk + lane;
     const Area& area = a.areas[rank_of(a, scratch.chosen[choice])];
     area.row_scales[scratch.place[choice]] = peak / kFp8Max;
+  }
+}
+
+// y of a token that no expert takes, by a warp.
+__device__ inline void leave_out(const Arguments& a, int token) {
+  bf16* const y = a.y + static_cast<std::int64_t>(token) * a.hidden;
+  const int vectors = a.hidden / kVectorSize;
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < vectors; i += 32) {
+    store(y + i * kVectorSize, uint4{});
   }
 }
 
@@ -453,6 +566,11 @@ __device__ inline void send_rows(const Arguments& a, const Scratch& scratch, con
   const int vectors = a.hidden / kVectorSize;
   for (int local = warp; local < tokens.count; local += kWarps) {
     const bf16* const x = a.x + static_cast<std::int64_t>(tokens.first + local) * a.hidden;
+    const bool is_taken = lane < a.topk && scratch.place[local * a.topk + lane] != kDropped;
+    if (!__any_sync(0xFFFFFFFFU, is_taken)) {
+      leave_out(a, tokens.first + local);
+      continue;
+    }
     if constexpr (sizeof(T) == 1) {
       send_token_as_fp8(a, scratch, x, local);
     } else {
@@ -460,6 +578,7 @@ __device__ inline void send_rows(const Arguments& a, const Scratch& scratch, con
         uint4 held[kSentAhead];
         load_vectors(held, x, first, vectors);
         for (int k = 0; k < a.topk; ++k) {
+          if (scratch.place[local * a.topk + k] == kDropped) continue;
           bf16* const row = row_of_choice<bf16>(a, scratch, local * a.topk + k);
 #pragma unroll
           for (int i = 0; i < kSentAhead; ++i) {
@@ -479,11 +598,11 @@ __device__ inline void send_rows(const Arguments& a, const Scratch& scratch, con
   __syncwarp();
   // All lanes' rows are there: each says so for some of them.
   for (int local = warp; local < tokens.count; local += kWarps) {
-    if (lane >= a.topk) continue;
     const int at = local * a.topk + lane;
-    const int expert = scratch.chosen[at];
-    const int tile = tile_of(tables, expert, scratch.place[at] - first_row_of(tables, a, expert));
-    std::uint32_t* const counter = &a.areas[rank_of(a, expert)].arrived[tile];
+    if (lane >= a.topk || scratch.place[at] == kDropped) continue;
+    const int slot = scratch.chosen[at];
+    const int tile = tile_of(tables, slot, scratch.place[at] - first_row_of(tables, a, slot));
+    std::uint32_t* const counter = &a.areas[rank_of(a, slot)].arrived[tile];
     if (a.ranks == 1) {
       sm90::add_release(counter, 1);
     } else {
@@ -496,37 +615,44 @@ __device__ inline void send_rows(const Arguments& a, const Scratch& scratch, con
 // may not be. The ring stands where it is left. False where a wait has ended in vain: there are no
 // tables.
 template <typename T>
-__device__ inline bool route(Shared& shared, Tables& tables, const Maps& maps, const Arguments& a,
-                             Ring<Config::kStages>& ring, std::uint32_t launch) {
+__device__ inline bool route(Shared& shared, const Tables& tables, const Maps& maps,
+                             const Arguments& a, Ring<Config::kStages>& ring,
+                             std::uint32_t launch) {
   const Stretch tokens = stretch_of(a);
+  const LogitWork work = logit_work(a, tokens);
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < 128) {
-    if (thread == 0) copy_for_logits(shared, maps, a, tokens, ring);
+    if (thread == 0) copy_for_logits(shared, maps, a, work, ring);
   } else {
-    make_logits(shared, a, tokens, ring, thread / 128 - 1);
+    make_logits(shared, a, work, ring, thread / 128 - 1);
   }
   __syncthreads();
   Scratch& scratch = *reinterpret_cast<Scratch*>(shared.gemm.w);
-  for (int i = thread; i <= a.experts; i += kThreads) {
+  for (int i = thread; i <= a.slots; i += kThreads) {
     scratch.totals[i] = scratch.before[i] = scratch.own[i] = scratch.first[i] = 0;
   }
+  exchange_logits(a, tokens, work, launch);
   __syncthreads();
-  if (a.experts <= 128) {
+  if (a.routed <= 128) {
     choose_experts<1>(a, scratch, tokens);
-  } else {
+  } else if (a.routed <= 256) {
     choose_experts<2>(a, scratch, tokens);
+  } else {
+    choose_experts<4>(a, scratch, tokens);
   }
   __syncthreads();
   exchange_counts(a, scratch, launch);
   __syncthreads();
-  exchange_starts(a, scratch, launch);
+  take_rows(a, scratch);
+  __syncthreads();
+  if (a.ranks > 1) exchange_starts(a, scratch, launch);
   const bool is_stuck = *reinterpret_cast<volatile std::uint32_t*>(&a.control->stuck) != 0;
   if (__syncthreads_or(static_cast<int>(is_stuck)) != 0) return false;
-  if (thread < 32) make_tables(a, scratch, tables);
+  make_tables(a, scratch, tables, shared.tables.results);
   __syncthreads();
   place_rows(a, scratch, tables, tokens, launch);
   fill_counters(a, scratch, tables);
-  if (blockIdx.x == 0 && thread == 0) *a.faults = scratch.totals[a.experts];
+  if (blockIdx.x == 0 && thread == 0) *a.faults = scratch.totals[a.slots];
   __syncthreads();
   send_rows<T>(a, scratch, tables, tokens);
   __syncthreads();

@@ -1,6 +1,7 @@
 #include "kernels/experts/fused_moe/shape.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -22,10 +23,25 @@ std::int64_t first_layer_rows(const FusedMoeShape& shape) {
 
 std::int64_t own_experts(const FusedMoeShape& shape) { return shape.experts / shape.ranks; }
 
-std::int64_t num_choices(const FusedMoeShape& shape) { return shape.tokens * shape.topk; }
+std::int64_t num_slots(const FusedMoeShape& shape) {
+  return shape.experts + shape.ranks * shape.shared;
+}
+
+std::int64_t num_choices(const FusedMoeShape& shape) {
+  return shape.tokens * (shape.topk + shape.shared);
+}
 
 std::int64_t most_rows(const FusedMoeShape& shape) {
-  return shape.ranks * shape.tokens * std::min(shape.topk, own_experts(shape));
+  const std::int64_t of_rank = std::min(shape.tokens * std::min(shape.topk, own_experts(shape)),
+                                        own_experts(shape) * capacity_of(shape, shape.tokens));
+  return shape.ranks * of_rank + shape.tokens * shape.shared;
+}
+
+std::int64_t capacity_of(const FusedMoeShape& shape, std::int64_t tokens) {
+  if (shape.capacity_factor == 0) return tokens;
+  const double even = static_cast<double>(tokens * shape.topk) / static_cast<double>(shape.experts);
+  const double capacity = std::ceil(shape.capacity_factor * even);
+  return static_cast<std::int64_t>(std::min(capacity, static_cast<double>(tokens)));
 }
 
 void require_fused_moe_shape(const FusedMoeShape& shape) {
@@ -38,6 +54,12 @@ void require_fused_moe_shape(const FusedMoeShape& shape) {
   require_between("ffn", shape.ffn, vector, kMostColumns);
   require_between("experts", shape.experts, 1, kMostFusedExperts);
   require_between("ranks", shape.ranks, 1, kMostFusedRanks);
+  require_between("shared", shape.shared, 0, kMostFusedShared);
+  if (!(shape.capacity_factor >= 0) || std::isinf(shape.capacity_factor)) {
+    throw std::invalid_argument("fused_moe: capacity_factor is " +
+                                std::to_string(shape.capacity_factor) +
+                                ", expected 0 (no token is dropped) or more");
+  }
   if (shape.experts % shape.ranks != 0) {
     throw std::invalid_argument("fused_moe: " + std::to_string(shape.experts) + " experts on " +
                                 std::to_string(shape.ranks) + " ranks, expected as many on each");
@@ -59,9 +81,9 @@ void require_fused_moe_shape(const FusedMoeShape& shape) {
                                 " groups");
   }
   require_between("topk", shape.topk, 1, shape.experts / shape.groups * shape.topk_groups);
-  require_between("rows of w1 of all experts", shape.experts * first_layer_rows(shape), 1,
+  require_between("rows of w1 of all experts", num_slots(shape) * first_layer_rows(shape), 1,
                   kMostRows);
-  require_between("rows of w2 of all experts", shape.experts * shape.hidden, 1, kMostRows);
+  require_between("rows of w2 of all experts", num_slots(shape) * shape.hidden, 1, kMostRows);
 }
 
 }  // namespace orrery

@@ -17,7 +17,7 @@ struct FusedMoeShape {
   std::int64_t tokens = 0;  // of a rank, at most; may be 0
   std::int64_t hidden = 8;  // a multiple of 8: rows of 16 bytes; ffn likewise
   std::int64_t ffn = 8;
-  std::int64_t experts = 1;  // of all ranks, 1 to 256
+  std::int64_t experts = 1;  // routed ones of all ranks, 1 to 512
   std::int64_t topk = 1;     // 1 to 8, at most experts
   ExpertActivation activation = ExpertActivation::kSwiglu;
   RouterActivation router{};  // softmax
@@ -27,10 +27,18 @@ struct FusedMoeShape {
   std::int64_t topk_groups = 1;  // of these, those whose experts may be chosen
   bool is_fp8 = false;     // experts multiply fp8, with scales of rows; hidden and ffn then of 16
   std::int64_t ranks = 1;  // each with as many of the experts, in order, and tokens of its own
+  // Experts as wide as the routed ones that take every token, 0 to 4: a shared expert of `shared`
+  // times their ffn, of which each rank has all for its own tokens.
+  std::int64_t shared = 0;
+  // 0: no token is dropped. Else an expert takes of a rank's tokens the first
+  // ceil(capacity_factor * tokens * topk / experts) that choose it; others are without it, and
+  // their other weights stay as they are.
+  double capacity_factor = 0;
   auto operator<=>(const FusedMoeShape&) const = default;
 };
 
-inline constexpr std::int64_t kMostFusedExperts = 256;
+inline constexpr std::int64_t kMostFusedExperts = 512;
+inline constexpr std::int64_t kMostFusedShared = 4;
 inline constexpr std::int64_t kMostFusedTopk = 8;
 inline constexpr std::int64_t kMostFusedRanks = 8;
 inline constexpr std::int64_t kMostFusedGroups = 32;
@@ -43,10 +51,14 @@ void require_fused_moe_shape(const FusedMoeShape& shape);
 
 // Rows of w1 of one expert.
 std::int64_t first_layer_rows(const FusedMoeShape& shape);
-// Experts of a rank.
+// Routed experts of a rank.
 std::int64_t own_experts(const FusedMoeShape& shape);
-// Choices of experts that the tokens of a rank make, and rows that may come to one.
+// Experts that ranks have, shared ones on each.
+std::int64_t num_slots(const FusedMoeShape& shape);
+// Experts that the tokens of a rank go to, shared ones included, and rows that may come to one.
 std::int64_t num_choices(const FusedMoeShape& shape);
 std::int64_t most_rows(const FusedMoeShape& shape);
+// Rows that an expert takes of `tokens` of a rank, at most.
+std::int64_t capacity_of(const FusedMoeShape& shape, std::int64_t tokens);
 
 }  // namespace orrery

@@ -34,9 +34,8 @@ class Order {
   __device__ Order(const Arguments& a, const Tables& tables)
       : a_(a),
         tables_(tables),
-        first_(a.rank * a.own_experts),
-        order_(tables.tile_start + first_, tables.waiting, a.own_experts, a.columns[0],
-               a.columns[1]) {}
+        first_(a.rank * a.own),
+        order_(tables.tile_start + first_, tables.waiting, a.own, a.columns[0], a.columns[1]) {}
   // False past the last one.
   __device__ bool find(int index, Task& task) const {
     TaskPlace place;
@@ -72,34 +71,61 @@ __device__ inline unsigned take_ticket(unsigned long long* ticket, unsigned coun
 
 // --- copies: one thread --------------------------------------------------------------------------
 
-__device__ inline void load_stage(Shared& shared, const Maps& maps, const Arguments& a, int stage,
-                                  const Task& task, int k) {
-  constexpr int kHalf = 64 * 128;  // bytes of 64 rows of w
-  std::uint64_t* const full = &shared.gemm.stages.full[stage];
-  unsigned char* const w = shared.gemm.w[stage];
-  sm90::barrier_arrive_expect(full, Config::kWBytes + task.width * 128);
-  if (task.step == Step::kSecond) {
-    sm90::load_2d(w, &maps.layers[1].w, k, task.group * a.layers[1].n + task.column, full);
-  } else if (a.is_gated) {  // of each warpgroup 64 rows of the gate and the same of the other
-    const int n = a.layers[0].n;
-    const int gate = task.group * 2 * n + task.column;
+// What all steps of a task copy, in boxes: of w 64 rows of the gate and the same of the other half
+// for each warpgroup, or all 256 rows; of x all rows in one box, or in two.
+class Copies {
+ public:
+  __device__ Copies(const Maps& maps, const Arguments& a, const Task& task)
+      : is_gated_(task.step == Step::kFirst && a.is_gated),
+        bytes_(Config::kWBytes + task.width * 128),
+        x_row_(task.row) {
+    const bool is_first = task.step == Step::kFirst;
+    const Weights from(a, task, is_gated_ ? 2 : 1);
+    w_ = task.group < a.shared ? (is_first ? &maps.shared_w1 : &maps.shared_w2)
+                               : (is_first ? &maps.w1 : &maps.layers[1].w);
+    w_row_ = from.row + task.column;
+    w_other_ = from.other;
+    w_column_ = from.column;
+    const CUtensorMap* const x = is_first ? maps.rows : maps.layers[1].x;
+    const int size = 31 - __clz(task.width);
+    const int rest = task.width - (1 << size);
+    constexpr int kLeast = 4;  // of boxes, as a power of two
+    x_ = x + (size - kLeast);
+    x_rows_ = 1 << size;
+    x_more_ = rest == 0 ? nullptr : x + (31 - __clz(rest) - kLeast);
+  }
+
+  __device__ void load(Shared& shared, int stage, int k) const {
+    constexpr int kBytes = 64 * 128;  // of 64 rows of w
+    std::uint64_t* const full = &shared.gemm.stages.full[stage];
+    unsigned char* const w = shared.gemm.w[stage];
+    unsigned char* const x = shared.gemm.x[stage];
+    sm90::barrier_arrive_expect(full, bytes_);
+    if (is_gated_) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      sm90::load_2d(w + i * kHalf, &maps.w1, k, gate + i % 2 * n + i / 2 * 64, full);
+      for (int i = 0; i < 4; ++i) {
+        sm90::load_2d(w + i * kBytes, w_, k, w_row_ + i / 2 * 64 + (i % 2 == 0 ? 0 : w_other_),
+                      full);
+      }
+    } else {
+      sm90::load_2d(w, w_, k + w_column_, w_row_, full);
     }
-  } else {
-    sm90::load_2d(w, &maps.w1, k, task.group * a.layers[0].n + task.column, full);
+    sm90::load_2d(x, x_, k, x_row_, full);
+    if (x_more_ != nullptr) sm90::load_2d(x + x_rows_ * 128, x_more_, k, x_row_ + x_rows_, full);
   }
-  int row = 0;
-#pragma unroll
-  for (int i = 3; i >= 0; --i) {
-    const int box = 16 << i;
-    if (task.width - row < box) continue;
-    const CUtensorMap* const x = task.step == Step::kFirst ? &maps.rows[i] : &maps.layers[1].x[i];
-    sm90::load_2d(shared.gemm.x[stage] + row * 128, x, k, task.row + row, full);
-    row += box;
-  }
-}
+
+ private:
+  bool is_gated_;
+  std::uint32_t bytes_;
+  const CUtensorMap* w_;
+  int w_row_;
+  int w_other_;
+  int w_column_;
+  const CUtensorMap* x_;
+  const CUtensorMap* x_more_;
+  int x_row_;
+  int x_rows_;
+};
 
 template <typename T>
 __device__ inline void produce(Shared& shared, const Tables& tables, const Maps& maps,
@@ -122,11 +148,12 @@ __device__ inline void produce(Shared& shared, const Tables& tables, const Maps&
     }
     sm90::fence_async();
     const int steps = a.layers[is_first ? 0 : 1].k_steps;
+    const Copies copies(maps, a, task);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       sm90::barrier_wait(&shared.gemm.stages.empty[ring.stage], ring.phase ^ 1);
       if (step == 0) shared.gemm.stages.task[ring.stage] = task;
-      load_stage(shared, maps, a, ring.stage, task, step * ConfigOf<T>::kK);
+      copies.load(shared, ring.stage, step * ConfigOf<T>::kK);
       ring.advance();
     }
   }
@@ -247,12 +274,12 @@ struct QuantizedRows {
 __device__ inline QuantizedRows await_rows(const Arguments& a, const Tables& tables, int first,
                                            int rows, std::uint32_t launch) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int32_t* const starts = tables.row_start + a.rank * a.own_experts;
+  const std::int32_t* const starts = tables.row_start + a.rank * a.own;
   QuantizedRows of{.count = min(rows - first, kQuantized), .tile = 0, .peak = 0};
   if (lane < of.count) {
     const int row = starts[0] + first + lane;
-    const int expert = last_at_most(starts, a.own_experts, row);
-    of.tile = tile_of(tables, a.rank * a.own_experts + expert, row - starts[expert]);
+    const int slot = last_at_most(starts, a.own, row);
+    of.tile = tile_of(tables, a.rank * a.own + slot, row - starts[slot]);
     await(a.control, &a.first_done[of.tile], launch * 2 * a.columns[0], Wait::kFirst, of.tile);
     of.peak = __uint_as_float(__ldcg(a.h_peaks + first + lane));
   }
@@ -295,8 +322,8 @@ __device__ inline void quantize_rows(const Arguments& a, int ffn, int first,
 // By a warp, until no rows are left: those of a ticket, of which the next is on its way meanwhile.
 __device__ inline void quantize(const Arguments& a, const Tables& tables, std::uint32_t launch) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int32_t* const starts = tables.row_start + a.rank * a.own_experts;
-  const int rows = starts[a.own_experts] - starts[0];
+  const std::int32_t* const starts = tables.row_start + a.rank * a.own;
+  const int rows = starts[a.own] - starts[0];
   unsigned next = 0;
   if (lane == 0) next = take_ticket(&a.control->quantize_ticket, kQuantized);
   while (true) {
@@ -318,41 +345,42 @@ __device__ inline void quantize(const Arguments& a, const Tables& tables, std::u
 
 // --- sums of tokens ------------------------------------------------------------------------------
 
-// One token by a warp: its rows are there.
-__device__ inline void add_up(const Arguments& a, int token) {
+// Columns [begin, end) of one token by a warp, in vectors: lane k < topk has the row of its k-th
+// expert (none where it is dropped) and its weight; all rows are there.
+__device__ inline void add_up(const Arguments& a, int token, int row, float weight, int begin,
+                              int end) {
   constexpr int kAhead = 2;  // vectors of a lane, of as many rows
   constexpr int kRows = 2;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int vectors = a.hidden / kVectorSize;
-  const std::int32_t* const rows = a.token_rows + static_cast<std::int64_t>(token) * a.topk;
-  const float* const weights = a.token_weights + static_cast<std::int64_t>(token) * a.topk;
-  for (int first = lane; first < vectors; first += 32 * kAhead) {
+  for (int first = begin + lane; first - lane < end; first += 32 * kAhead) {
     float sums[kAhead][kVectorSize] = {};
     for (int k = 0; k < a.topk; k += kRows) {
       uint4 held[kRows][kAhead] = {};
-      float weight[kRows] = {};
+      float weights[kRows];
 #pragma unroll
       for (int j = 0; j < kRows; ++j) {
-        if (k + j >= a.topk) continue;
-        weight[j] = __ldcg(weights + k + j);
-        const bf16* const row =
-            a.areas[a.rank].results + static_cast<std::int64_t>(__ldcg(rows + k + j)) * a.hidden;
+        const int of = __shfl_sync(0xFFFFFFFFU, row, min(k + j, a.topk - 1));
+        weights[j] = __shfl_sync(0xFFFFFFFFU, weight, min(k + j, a.topk - 1));
+        if (k + j >= a.topk || of == kDropped) {
+          weights[j] = 0;
+          continue;
+        }
+        const bf16* const from = a.areas[a.rank].results + static_cast<std::int64_t>(of) * a.hidden;
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
           const int vector = first + 32 * i;
-          if (vector < vectors) held[j][i] = __ldcg(reinterpret_cast<const uint4*>(row) + vector);
+          if (vector < end) held[j][i] = __ldcg(reinterpret_cast<const uint4*>(from) + vector);
         }
       }
 #pragma unroll
       for (int j = 0; j < kRows; ++j) {
-        if (k + j >= a.topk) continue;
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
           float values[kVectorSize];
           unpack(held[j][i], values);
 #pragma unroll
           for (int at = 0; at < kVectorSize; ++at) {
-            sums[i][at] = fmaf(weight[j], values[at], sums[i][at]);
+            sums[i][at] = fmaf(weights[j], values[at], sums[i][at]);
           }
         }
       }
@@ -360,7 +388,7 @@ __device__ inline void add_up(const Arguments& a, int token) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const int vector = first + 32 * i;
-      if (vector < vectors) {
+      if (vector < end) {
         store(a.y + static_cast<std::int64_t>(token) * a.hidden + vector * kVectorSize,
               pack(sums[i]));
       }
@@ -378,45 +406,55 @@ __device__ inline void spoil(const Arguments& a) {
   }
 }
 
-// By a warp, until no rows of own results are left: those of a ticket, a lane each. Few, since the
-// rows of the last experts come last and all at once.
-__device__ inline void combine(const Arguments& a, std::uint32_t launch) {
+__device__ inline void await_result(const Arguments& a, int row, std::uint32_t launch) {
+  unsigned long long word = load_word(a.row_tile + row);
+  for (const std::uint64_t begin = now(); word >> 32 != launch;) {
+    if (gives_up(a.control, begin, Wait::kRows, row)) return;
+    word = load_word(a.row_tile + row);
+  }
+  const int tile = static_cast<int>(static_cast<std::uint32_t>(word));
+  constexpr unsigned kPause = 800;  // many look while others need the memory
+  await_ranks(a.control, &a.areas[a.rank].second_done[tile], launch * 2 * a.columns[1],
+              Wait::kSecond, tile, kPause);
+}
+
+// By a warp, until none of `rows` own results are left: those of a ticket. Few, since the rows of
+// the last experts come last and all at once; where all rows are few, a part of their columns each.
+__device__ inline void combine(const Arguments& a, int rows, std::uint32_t launch) {
   constexpr int kTicket = 2;
+  constexpr int kFewRows = 4096;
+  constexpr int kParts = 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int rows = a.tokens * a.topk;
-  const std::uint32_t target = launch * 2 * a.columns[1];
-  const auto await_row = [&](int row) {
-    unsigned long long word = load_word(a.row_tile + row);
-    for (const std::uint64_t begin = now(); word >> 32 != launch;) {
-      if (gives_up(a.control, begin, Wait::kRows, row)) return;
-      word = load_word(a.row_tile + row);
-    }
-    const int tile = static_cast<int>(static_cast<std::uint32_t>(word));
-    await_ranks(a.control, &a.areas[a.rank].second_done[tile], target, Wait::kSecond, tile);
-  };
+  const int parts = rows <= kFewRows ? kParts : 1;
+  const int vectors = a.hidden / kVectorSize;
+  const int of_part = (vectors + parts - 1) / parts;
   while (true) {
-    unsigned first = 0;
-    if (lane == 0) first = take_ticket(&a.control->combine_ticket, kTicket);
-    first = __shfl_sync(0xFFFFFFFFU, first, 0);
-    if (static_cast<int>(first) >= rows) return;
-    const int row = static_cast<int>(first) + lane;
-    int token = 0;
-    bool is_last = lane < kTicket && row < rows;  // of its token's rows
-    if (is_last) {
-      await_row(row);
-      token = __ldcg(a.row_token + row);
-      for (int k = 0; k < a.topk; ++k) {
-        is_last &= __ldcg(a.token_rows + static_cast<std::int64_t>(token) * a.topk + k) <= row;
-      }
-    }
-    if (is_last) {
-      for (int k = 0; k < a.topk; ++k) {
-        await_row(__ldcg(a.token_rows + static_cast<std::int64_t>(token) * a.topk + k));
-      }
-    }
+    unsigned ticket = 0;
+    if (lane == 0) ticket = take_ticket(&a.control->combine_ticket, 1);
+    ticket = __shfl_sync(0xFFFFFFFFU, ticket, 0);
+    const int first = static_cast<int>(ticket) / parts * kTicket;
+    const int begin = static_cast<int>(ticket) % parts * of_part;
+    if (first >= rows) return;
+    const int count = min(rows - first, kTicket);
+    if (lane < count) await_result(a, first + lane, launch);
     __syncwarp();
-    for (unsigned left = __ballot_sync(0xFFFFFFFFU, is_last); left != 0; left &= left - 1) {
-      add_up(a, __shfl_sync(0xFFFFFFFFU, token, __ffs(static_cast<int>(left)) - 1));
+    int token[kTicket];
+    int row[kTicket];  // of the lane's expert
+    float weight[kTicket];
+#pragma unroll
+    for (int i = 0; i < kTicket; ++i) {
+      token[i] = i < count ? __ldcg(a.row_token + first + i) : 0;
+      const std::int64_t at = static_cast<std::int64_t>(token[i]) * a.topk + lane;
+      row[i] = lane < a.topk ? __ldcg(a.token_rows + at) : kDropped;
+      weight[i] = lane < a.topk ? __ldcg(a.token_weights + at) : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kTicket; ++i) {
+      const bool is_last = __all_sync(0xFFFFFFFFU, row[i] <= first + i);  // of its token's rows
+      if (i >= count || !is_last) continue;
+      if (row[i] != kDropped && row[i] != first + i) await_result(a, row[i], launch);
+      __syncwarp();
+      add_up(a, token[i], row[i], weight[i], begin, min(begin + of_part, vectors));
     }
   }
 }

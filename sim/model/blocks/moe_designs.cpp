@@ -300,6 +300,11 @@ MoeDesign parse_moe_design(std::string_view text) {
 }
 
 void check_moe_design(const ModelConfig& model, const LoweringOptions& options) {
+  if (options.shared_inside && options.moe_design != MoeDesign::kPersistent) {
+    throw std::invalid_argument("moe shared_inside with design " +
+                                std::string(to_text(options.moe_design)) +
+                                ", expected design persistent, the one that is a single kernel");
+  }
   if (options.moe_design == MoeDesign::kPersistent) {
     check_persistent_moe(model, options);
   } else if (options.moe_design != MoeDesign::kFused) {

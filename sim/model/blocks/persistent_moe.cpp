@@ -8,6 +8,32 @@
 
 namespace orrery {
 
+namespace {
+
+void check_shared_inside(const ModelConfig& model, const LoweringOptions& options) {
+  if (!options.shared_inside) return;
+  constexpr std::int64_t kMost = 4;  // kMostFusedShared
+  const std::int64_t columns = model.shared_expert_intermediate_size;
+  const std::int64_t each = model.moe_intermediate_size;
+  const auto fail = [&](const std::string& what) {
+    throw std::invalid_argument("moe shared_inside: " + what +
+                                ", expected shared_inside false: the shared expert by itself");
+  };
+  if (columns == 0) fail("model \"" + model.name + "\" has no shared expert");
+  if (columns % each != 0 || columns / each > kMost) {
+    fail("the shared expert is " + std::to_string(columns) + " wide and routed ones " +
+         std::to_string(each) + ", which is not 1 to " + std::to_string(kMost) + " of them");
+  }
+  if (model.has_shared_expert_gate) fail("the shared expert has a gate, which the kernel has not");
+  const DType experts = options.precision.expert_weights.value_or(options.precision.weights);
+  if (experts != options.precision.weights) {
+    fail("its weights are " + std::string(to_text(options.precision.weights)) +
+         " and those of routed experts " + std::string(to_text(experts)));
+  }
+}
+
+}  // namespace
+
 void check_persistent_moe(const ModelConfig& model, const LoweringOptions& options) {
   const auto fail = [](const std::string& what) {
     throw std::invalid_argument("moe design persistent: " + what);
@@ -26,13 +52,14 @@ void check_persistent_moe(const ModelConfig& model, const LoweringOptions& optio
          ", expected bf16 both or fp8 both (scales by row), or design fused, which takes other "
          "formats");
   }
+  check_shared_inside(model, options);
   const std::string of = " of model \"" + model.name + "\" ";
   const std::string instead = ", which only designs shuffling and fused compute";
   if (model.router_bias && !model.has_correction_bias)
     fail("the router" + of + "has a bias" + instead);
   if (model.weighs_expert_inputs) fail("experts" + of + "weigh what they read" + instead);
   if (model.moe_bias) fail("experts" + of + "have biases, which only design fused computes");
-  constexpr std::int64_t kMostExperts = 256;
+  constexpr std::int64_t kMostExperts = 512;
   constexpr std::int64_t kMostTopk = 8;
   if (model.num_experts > kMostExperts || model.num_experts_per_tok > kMostTopk) {
     fail(std::to_string(model.num_experts_per_tok) + " of " + std::to_string(model.num_experts) +
@@ -41,10 +68,24 @@ void check_persistent_moe(const ModelConfig& model, const LoweringOptions& optio
   }
 }
 
+namespace {
+
+// Of the shared expert, as wide as so many routed ones: gate_up and down as lower_swiglu has them.
+TensorViews shared_weights(Lowering& step, DType dtype) {
+  const std::int64_t columns = step.model.shared_expert_intermediate_size;
+  return {
+      step.weight("shared.gate_up_proj.weight", dtype,
+                  {halves("shared_ffn", columns), step.hidden_axis()}),
+      step.weight("shared.down_proj.weight", dtype, {step.hidden_axis(), {"shared_ffn", columns}})};
+}
+
+}  // namespace
+
 void lower_persistent_moe(Lowering& step, TensorId normed, TensorId output) {
   const ModelConfig& model = step.model;
+  const bool is_inside = step.options.shared_inside;
   TensorId shared = -1;
-  if (model.shared_expert_intermediate_size > 0) {
+  if (model.shared_expert_intermediate_size > 0 && !is_inside) {
     const TensorId input =
         step.quantized("shared.quant", {normed}, step.tokens(), step.hidden_axis()).front();
     shared = lower_shared_expert(step, normed, input);
@@ -62,6 +103,11 @@ void lower_persistent_moe(Lowering& step, TensorId normed, TensorId output) {
   if (model.has_correction_bias) {
     reads.push_back(step.weight("router.correction_bias", DType::kFp32, {columns}));
   }
+  if (is_inside) {
+    for (const TensorView& view : shared_weights(step, weights.dtype)) reads.push_back(view);
+  }
+  const std::int64_t num_shared =
+      is_inside ? model.shared_expert_intermediate_size / model.moe_intermediate_size : 0;
   step.kernel("experts", "fused_moe", weights.dtype,
               {{"tokens", step.step.tokens, axis::kTokens},
                {"hidden", model.hidden_size, axis::kHidden},
@@ -69,7 +115,8 @@ void lower_persistent_moe(Lowering& step, TensorId normed, TensorId output) {
                {"experts_total", model.num_experts},
                {"topk", model.num_experts_per_tok},
                {"activation", 0},
-               {"experts", model.num_experts, axis::kExperts}},
+               {"experts", model.num_experts, axis::kExperts},
+               {"shared", num_shared}},
               std::move(reads), {scores, routed, faults});
   if (shared >= 0) add_shared_expert(step, routed, shared, output);
 }
