@@ -39,7 +39,8 @@ bool is_result(const fs::path& file) {
   constexpr std::array kNames = {"steps.csv",  "tokens.csv",  "memory.csv",   "environment.txt",
                                  "status.txt", "experts.csv", "launches.csv", "lines.txt"};
   const std::string name = file.filename().string();
-  return std::ranges::find(kNames, name) != kNames.end() || name.ends_with(".spans.csv");
+  return std::ranges::find(kNames, name) != kNames.end() || name.ends_with(".spans.csv") ||
+         name.ends_with(".kernels.csv");
 }
 
 // An op's name in a field of a CSV file: plan names may hold any character.
@@ -115,6 +116,10 @@ void ExecutedFiles::write_spans(std::string_view name, const Timeline& timeline)
   write_file(directory_ / (std::string(name) + ".spans.csv"), spans_csv(timeline));
 }
 
+void ExecutedFiles::write_kernels(std::string_view name, const StepTrace& trace) const {
+  write_file(directory_ / (std::string(name) + ".kernels.csv"), kernels_csv(trace));
+}
+
 void ExecutedFiles::add_memory(int rank, std::string_view term, Bytes bytes) {
   memory_ << rank << ',' << term << ',' << static_cast<std::int64_t>(bytes.value()) << '\n'
           << std::flush;
@@ -163,6 +168,19 @@ std::string spans_csv(const Timeline& timeline) {
     text.append(to_text(span.kind)).append(",").append(to_text(span.basis)).append(",");
     text.append(nanoseconds(span.start - first)).append(",");
     text.append(nanoseconds(span.end - first)).append("\n");
+  }
+  return text;
+}
+
+std::string kernels_csv(const StepTrace& trace) {
+  std::string text = "op,rank,stream,kernel,launches,time_s\n";
+  for (const LaunchedKernel& kernel : trace.kernels) {
+    text.append(field(trace.timeline.op_names[static_cast<std::size_t>(kernel.op)])).append(",");
+    text.append(std::to_string(kernel.rank)).append(",");
+    text.append(std::to_string(kernel.stream)).append(",");
+    text.append(field(kernel.kernel)).append(",");
+    text.append(std::to_string(kernel.launches)).append(",");
+    text.append(nanoseconds(kernel.time)).append("\n");
   }
   return text;
 }

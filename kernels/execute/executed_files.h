@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/execute/step_trace.h"
 #include "sim/timeline/timeline.h"
 #include "sim/units/units.h"
 
@@ -35,6 +36,8 @@ class ExecutedFiles {
                     Seconds mean, Seconds median);
   // <name>.spans.csv, times from the first start.
   void write_spans(std::string_view name, const Timeline& timeline) const;
+  // <name>.kernels.csv: what each op launched on the GPUs.
+  void write_kernels(std::string_view name, const StepTrace& trace) const;
   // A line of memory.csv.
   void add_memory(int rank, std::string_view term, Bytes bytes);
   // environment.txt: "key value" lines.
@@ -59,5 +62,8 @@ void write_line_counts(const std::filesystem::path& directory);
 // "op,copy,rank,stream,kind,basis,start_s,end_s" lines of all spans, times from the first start in
 // ns.
 std::string spans_csv(const Timeline& timeline);
+
+// "op,rank,stream,kernel,launches,time_s" lines: of an op, in all its copies, on a rank.
+std::string kernels_csv(const StepTrace& trace);
 
 }  // namespace orrery

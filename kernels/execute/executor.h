@@ -18,6 +18,7 @@
 #include "kernels/execute/fault.h"
 #include "kernels/execute/kv_hook.h"
 #include "kernels/execute/process_group.h"
+#include "kernels/execute/step_trace.h"
 #include "kernels/megakernel/record.h"
 #include "sim/megakernel/program.h"
 #include "sim/memory/rank_memory.h"
@@ -162,11 +163,12 @@ class Executor {
   // Kernels, copies and memsets that the tasks of a step enqueue on `rank`, together; of a step
   // whose host waits for counts, with those of its last run.
   int num_launches(PreparedStep& step, int rank);
-  // Runs it twice more and says when each op ran the second time, from the start of the first op;
-  // needs CUPTI. Ranks that replay graphs begin together. Time steps before the first trace:
-  // launches of the process are slower from then on. Throws as run() and KernelTrace do, and
-  // std::invalid_argument for a step that is one kernel: instruction_times() has its times.
-  Timeline trace(PreparedStep& step, const StepInput& input);
+  // Runs it twice more and says when each op ran the second time, from the start of the first op,
+  // and which kernels it launched; needs CUPTI. Ranks that replay graphs begin together. Time steps
+  // before the first trace: launches of the process are slower from then on. Throws as run() and
+  // KernelTrace do, and std::invalid_argument for a step that is one kernel: instruction_times()
+  // has its times.
+  StepTrace trace(PreparedStep& step, const StepInput& input);
 
   // Of a step that is one kernel: `steps` of them in one launch, each with the tokens that the one
   // before picked, a position further. Tokens are [steps, sequences]; times are of the launch.

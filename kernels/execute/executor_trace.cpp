@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
@@ -19,7 +20,7 @@ int Executor::num_launches(PreparedStep& step, int rank) {
   return std::accumulate(nodes.begin(), nodes.end(), 0);
 }
 
-Timeline Executor::trace(PreparedStep& step, const StepInput& input) {
+StepTrace Executor::trace(PreparedStep& step, const StepInput& input) {
   State& state = *state_;
   PreparedStep::State& prepared = step.state();
   if (prepared.mode == LaunchMode::kMegakernel) {
@@ -42,22 +43,23 @@ Timeline Executor::trace(PreparedStep& step, const StepInput& input) {
   static_cast<void>(state.run(prepared, parts, held));
   const std::vector<KernelRecord> records = trace.take();
 
-  Timeline timeline;
+  StepTrace found;
+  Timeline& timeline = found.timeline;
   for (const Op& op : prepared.plan.ops()) timeline.op_names.push_back(printed_name(op));
   for (const int r : ranks()) {
     const RankStep& own = prepared.rank(r);
-    const auto spans = trace_spans(prepared.plan,
-                                   {.rank = r,
-                                    .device = state.setup.devices[static_cast<std::size_t>(r)],
-                                    .mode = prepared.mode,
-                                    .tasks = own.tasks(),
-                                    .num_nodes = own.num_nodes(),
-                                    .num_before = own.num_nodes_before(),
-                                    .num_after = own.num_results()},
-                                   records);
-    timeline.spans.insert(timeline.spans.end(), spans.begin(), spans.end());
+    const RankTrace of{.rank = r,
+                       .device = state.setup.devices[static_cast<std::size_t>(r)],
+                       .mode = prepared.mode,
+                       .tasks = own.tasks(),
+                       .num_nodes = own.num_nodes(),
+                       .num_before = own.num_nodes_before(),
+                       .num_after = own.num_results()};
+    std::ranges::copy(trace_spans(prepared.plan, of, records), std::back_inserter(timeline.spans));
+    std::ranges::copy(launched_kernels(prepared.plan, of, records),
+                      std::back_inserter(found.kernels));
   }
-  if (timeline.spans.empty()) return timeline;
+  if (timeline.spans.empty()) return found;
   start_collectives_together(timeline.spans);
   const Seconds start = std::ranges::min(timeline.spans, {}, &Span::start).start;
   for (Span& span : timeline.spans) {
@@ -67,7 +69,7 @@ Timeline Executor::trace(PreparedStep& step, const StepInput& input) {
   std::ranges::stable_sort(timeline.spans, {}, [](const Span& span) {
     return std::tuple(span.start, span.rank, span.stream);
   });
-  return timeline;
+  return found;
 }
 
 }  // namespace orrery

@@ -2,7 +2,9 @@
 
 // Which op of a step each recorded kernel or copy belongs to. No CUDA.
 
+#include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/kernel_trace.h"
@@ -38,6 +40,27 @@ struct RankTrace {
 // Throws std::runtime_error when records are missing or too many.
 std::vector<Span> trace_spans(const Plan& plan, const RankTrace& trace,
                               std::span<const KernelRecord> records);
+
+// A kernel of the GPU, or a copy, that an op launched on a rank, in all its copies.
+struct LaunchedKernel {
+  OpId op = 0;
+  int rank = 0;
+  int stream = 0;      // of the plan
+  std::string kernel;  // as its source has it, "memcpy" or "memset"
+  std::int64_t launches = 0;
+  Seconds time;  // each from when what is before it on the stream has ended
+};
+
+// A traced step.
+struct StepTrace {
+  Timeline timeline;
+  std::vector<LaunchedKernel> kernels;  // rank by rank
+};
+
+// What the tasks of a rank launched, by op and then by name; of the same records, with what
+// trace_spans relies on and throws.
+std::vector<LaunchedKernel> launched_kernels(const Plan& plan, const RankTrace& trace,
+                                             std::span<const KernelRecord> records);
 
 // A collective starts when the last of its ranks has come to it, as `simulate` has it: until then
 // the others wait. `spans` are those of all ranks.

@@ -79,7 +79,7 @@ class LayerCheck : public CheckCases {
       const Plan plan = moe_plan(one);
       Executor executor(layer_setup(one, plan));
       const auto step = prepared_layer(executor, one, plan);
-      const LayerSpans spans = layer_spans(plan, executor.trace(*step, {}), 0);
+      const LayerSpans spans = layer_spans(plan, executor.trace(*step, {}).timeline, 0);
       count(spans.overlap > Seconds(0));
       std::printf("%s %s  %.1f of %.1f us on two streams\n", verdict(), what.c_str(),
                   spans.overlap.value() * 1e6, spans.busy.value() * 1e6);

@@ -374,9 +374,10 @@ class StepRunner {
   void trace_step(Executor& executor, const StepCase& one) {
     const StepInput input = input_of(one);
     const std::unique_ptr<PreparedStep> step = prepared(executor, one, input);
-    const Timeline timeline = executor.trace(*step, input);
-    files_.write_spans(one.name, timeline);
-    std::printf("%-34s %12.2f\n", one.name.c_str(), busiest_rank(timeline).value() * 1e6);
+    const StepTrace trace = executor.trace(*step, input);
+    files_.write_spans(one.name, trace.timeline);
+    files_.write_kernels(one.name, trace);
+    std::printf("%-34s %12.2f\n", one.name.c_str(), busiest_rank(trace.timeline).value() * 1e6);
   }
 
   // A step that is one kernel has no spans of ops.

@@ -6,9 +6,9 @@
 // A layer runs as often in one step as it has sets of weights, one set after the other, so that
 // none is in the L2 cache when its turn comes, and its time is that of the step over their number.
 // DIR gets <n>.plan, the plan of case n (one layer, one set), <n>.spans.csv, when each op of all
-// sets ran on each rank (executed_files.h), <n>.ops.csv, from a traced step, of rank 0: the span of
-// each op by name (those of single experts added up), medians over the sets; and rows.csv, a line
-// per case:
+// sets ran on each rank, <n>.kernels.csv, what they launched (executed_files.h), <n>.ops.csv, from
+// a traced step, of rank 0: the span of each op by name (those of single experts added up), medians
+// over the sets; and rows.csv, a line per case:
 //
 //   case, text     its number and line
 //   kernel, dtype  "moe_layer", the format of experts and activations

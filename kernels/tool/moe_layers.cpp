@@ -233,11 +233,12 @@ class LayerRuns {
 
   void trace(Executor& executor, const LayerCase& layer) {
     const auto step = warm(executor, layer);
-    const Timeline timeline = executor.trace(*step, {});
-    std::ofstream(directory_ / (std::to_string(layer.number) + ".spans.csv"))
-        << spans_csv(timeline);
-    const LayerSpans spans = layer_spans(layer.plan, timeline, 0);
-    std::ofstream ops(directory_ / (std::to_string(layer.number) + ".ops.csv"));
+    const StepTrace traced = executor.trace(*step, {});
+    const std::string number = std::to_string(layer.number);
+    std::ofstream(directory_ / (number + ".spans.csv")) << spans_csv(traced.timeline);
+    std::ofstream(directory_ / (number + ".kernels.csv")) << kernels_csv(traced);
+    const LayerSpans spans = layer_spans(layer.plan, traced.timeline, 0);
+    std::ofstream ops(directory_ / (number + ".ops.csv"));
     ops << "op,us\n";
     for (const auto& [name, time] : spans.ops) ops << name << "," << time.value() * kMicro << "\n";
     LayerRow& row = rows_[static_cast<std::size_t>(layer.number)];

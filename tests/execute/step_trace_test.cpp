@@ -117,6 +117,38 @@ TEST(TraceSpans, AMissingStreamIsNoticed) {
                std::runtime_error);
 }
 
+TEST(LaunchedKernels, AreCountedByOpAndNameOverAllCopies) {
+  std::vector<KernelRecord> records = eager_records();
+  records[2].name = "_ZN6orrery4gemmIfEEvPKT_";
+  for (const std::size_t second : {5, 7}) records[second].name = "split_k_sum";
+  const std::vector<LaunchedKernel> kernels =
+      launched_kernels(two_streams(), trace_of(LaunchMode::kEager), records);
+  ASSERT_EQ(kernels.size(), 4U);
+  const std::vector<std::string> names = {"void orrery::gemm<float>(float const*)", "k",
+                                          "split_k_sum", "k"};
+  const std::vector<OpId> ops = {0, 1, 1, 2};
+  const std::vector<std::int64_t> launches = {1, 2, 2, 1};
+  const std::vector<double> times = {1, 2, 3, 3.5};
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    EXPECT_EQ(kernels[i].kernel, names[i]);
+    EXPECT_EQ(kernels[i].op, ops[i]);
+    EXPECT_EQ(kernels[i].rank, 1);
+    EXPECT_EQ(kernels[i].stream, i == 3 ? 1 : 0);
+    EXPECT_EQ(kernels[i].launches, launches[i]);
+    EXPECT_EQ(kernels[i].time, Seconds(times[i]));
+  }
+}
+
+TEST(LaunchedKernels, WaitingForAPredecessorIsNoTime) {
+  std::vector<KernelRecord> records = eager_records();
+  records[4].start = Seconds(2.25);  // b, launched while a runs until 3
+  const std::vector<LaunchedKernel> kernels =
+      launched_kernels(two_streams(), trace_of(LaunchMode::kEager), records);
+  ASSERT_EQ(kernels.size(), 3U);
+  EXPECT_EQ(kernels[1].launches, 4);
+  EXPECT_EQ(kernels[1].time, Seconds(5));  // from 3 to 8
+}
+
 TEST(StartCollectivesTogether, ACollectiveStartsWithItsLastRank) {
   const auto span = [](OpId op, std::int32_t copy, int rank, SpanKind kind, double start,
                        double end) {

@@ -64,6 +64,21 @@ TEST_F(ExecutedFilesTest, SpansCountFromTheFirstStart) {
             "\"a,b\",0,0,0,comm,measured,0.000000500,0.000002000\n");
 }
 
+TEST_F(ExecutedFilesTest, KernelsHaveALineForEachOpOfARank) {
+  StepTrace trace;
+  trace.timeline.op_names = {"a,b", "c"};
+  trace.kernels = {{.op = 1,
+                    .rank = 1,
+                    .stream = 2,
+                    .kernel = "gemm<int, 2>",
+                    .launches = 48,
+                    .time = Seconds(2e-6)}};
+  ExecutedFiles(directory_).write_kernels("s", trace);
+  EXPECT_EQ(content("s.kernels.csv"),
+            "op,rank,stream,kernel,launches,time_s\n"
+            "c,1,2,\"gemm<int, 2>\",48,0.000002000\n");
+}
+
 TEST_F(ExecutedFilesTest, ExpertsHaveALineForEachLayerOfAStep) {
   ExecutedFiles files(directory_);
   EXPECT_FALSE(fs::exists(directory_ / "experts.csv"));  // of a model that routes nothing
@@ -86,11 +101,13 @@ TEST_F(ExecutedFilesTest, ANewRunRemovesTheResultsOfTheLastAndNothingElse) {
   {
     const ExecutedFiles files(directory_);
     files.write_spans("old", {});
+    files.write_kernels("old", {});
     files.write_status("complete");
     std::ofstream(directory_ / "requests.csv") << "of orrery-gpu serve\n";
   }
   const ExecutedFiles files(directory_);
   EXPECT_FALSE(fs::exists(directory_ / "old.spans.csv"));
+  EXPECT_FALSE(fs::exists(directory_ / "old.kernels.csv"));
   EXPECT_FALSE(fs::exists(directory_ / "status.txt"));
   EXPECT_TRUE(fs::exists(directory_ / "requests.csv"));
 }
