@@ -413,6 +413,14 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def _communication(summary: Any) -> list[tuple[str, str]]:
+    """How much of the chosen step it is, where GPUs communicate."""
+    of = summary["step"]["communication"]
+    if not of["share"]:
+        return []
+    return [("communication", f"{_percent(of['share'])} of the chosen step, exposed {_percent(of['exposed_share'])}")]
+
+
 def _disaggregation(summary: Any) -> list[tuple[str, str]]:
     """What prefill and decode replicas did, and what passed between them."""
     if "disaggregation" not in summary:
@@ -618,6 +626,7 @@ def _table(summary: Any, *, colour: bool) -> str:
         *_formats(summary),
         ("memory per GPU", f"{parts} of {memory['hbm_bytes'] / 2**30:.1f} GiB"),
         ("simulated time is", ", ".join(f"{_percent(basis[name])} {words[name]}" for name in words if basis.get(name) or name == "measured")),
+        *_communication(summary),
         *_disaggregation(summary),
         *_attention_ffn(summary),
         *_speculative(summary),

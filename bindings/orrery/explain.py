@@ -8,9 +8,9 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from . import _core, layers
+from . import _core, launches, layers
 from .arguments import scenario_file, whole_number
-from .simulation import load
+from .simulation import TimelineTable, load, step_result
 from .text_table import aligned, printable
 
 _MOST = 1 << 30
@@ -34,6 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="the engine has had a step of as many queries and keys (engines that plan attention for each shape; first of its shape)")  # fmt: skip
     parser.add_argument("--new-rows", action="store_true",
                         help="the engine has had no prompts of as many new tokens (engines that prepare a step for them; it has)")  # fmt: skip
+    parser.add_argument("--launches", action="store_true", help="of the first GPU: launches and time by kernel and stream, share of communication")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -53,6 +54,8 @@ def add_step_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     scenario = _side(load(options.file, overrides=options.overrides), options)
+    if options.launches:
+        return _launches(scenario, options)
     found = step(scenario, chosen_batch(scenario, options), is_attention_seen=options.attention_seen, are_rows_seen=not options.new_rows)
     if options.attention_seen and not found["plans_attention"]:
         raise ValueError("found --attention-seen with an engine whose profile has no host.new_attention; expected a step without it")
@@ -71,6 +74,15 @@ def run(options: argparse.Namespace) -> int:
         print("\n\n".join(_op_text(op, shown[op["name"]]) for op in found["ops"]))
     else:
         print(table(found))
+    return 0
+
+
+def _launches(scenario: _core.Scenario, options: argparse.Namespace) -> int:
+    if options.op is not None or options.attention_seen or options.new_rows:
+        raise ValueError("found --launches with options of prices; expected it with a step alone")
+    simulated = step_result(scenario, chosen_batch(scenario, options))
+    found = launches.listing(TimelineTable(simulated.timeline), simulated.plan_text)
+    print(json.dumps(found.to_dict(), indent=2) if options.json else launches.table(found))
     return 0
 
 

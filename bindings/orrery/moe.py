@@ -18,7 +18,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from . import _core
+from . import _core, launches
 from .arguments import seconds, whole_number
 from .simulation import TimelineTable, load, project_root
 from .text_table import aligned
@@ -387,6 +387,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts", type=whole_number(1, 10**6), metavar="N", help="design persistent, its ranks on N hosts, simulated")
     parser.add_argument("--nic-queue", type=whole_number(0, 10**9), default=0, metavar="N", help="messages of a rank at once (0: any number)")
     parser.add_argument("--ablation", action="store_true", help="design shuffling, and without one thing each")
+    parser.add_argument("--launches", action="store_true", help="of each design: launches and time by kernel and stream, share of communication")
     parser.add_argument("--json", action="store_true", help="print a list of objects")
 
 
@@ -431,10 +432,15 @@ def run(options: argparse.Namespace) -> int:
                 "without --ablation"
             )
         more = {one.label: _simulated(one, options) for one in kernels}
+        listings = [launches.listing(one.timeline, one.plan_text) for one in layers] if options.launches else []
         found += [one.to_dict() | more.get(one.label, ({}, ""))[0] for one in layers]
+        for entry, listing in zip(found[-len(layers) :], listings):
+            entry["listing"] = listing.to_dict()
         if not options.json:
             below = "".join(f"{memory(one)}\n{more[one.label][1]}" for one in kernels)
             print(f"{layers[0].model}, {tokens} tokens, {options.weights}, {options.machine}\n{table(layers)}\n{below}")
+            for one, listing in zip(layers, listings):
+                print(f"{one.label}, {one.mode}\n{launches.table(listing)}\n")
     if options.json:
         print(json.dumps(found, indent=1))
     return 0

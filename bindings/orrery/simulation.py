@@ -237,6 +237,7 @@ class RunResult:
         return {
             "_scenario": self._scenario,
             "_summary_json": self._summary_json,
+            "_communication": self._communication,
             "_requests": self.requests.columns(),
             "_steps": self.steps.columns(),
         }
@@ -246,6 +247,7 @@ class RunResult:
             _simulated=None,
             _scenario=state["_scenario"],
             _summary_json=state["_summary_json"],
+            _communication=state["_communication"],
             requests=_table(state["_requests"], "requests"),
             steps=_table(state["_steps"], "steps"),
         )
@@ -264,7 +266,15 @@ class RunResult:
         from .scorecard import intervals
 
         values = json.loads(self._summary_json)
-        return Summary(values | {"intervals": intervals.of_run(values)})
+        step = values["step"] | {"communication": self._communication}
+        return Summary(values | {"step": step, "intervals": intervals.of_run(values)})
+
+    @cached_property
+    def _communication(self) -> dict[str, float]:
+        """Of the first GPU in the chosen step."""
+        from . import launches
+
+        return launches.communication(TimelineTable(self._result.step.timeline)).to_dict()
 
     @cached_property
     def requests(self) -> Table:

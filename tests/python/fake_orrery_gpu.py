@@ -4,6 +4,7 @@ Run as a program, it takes the commands execute, serve and calibrate. What diffe
 the environment variable FAKE_GPU (see DEFAULTS); each call is added to the file that FAKE_GPU_LOG names.
 """
 
+import collections
 import csv
 import json
 import os
@@ -23,6 +24,7 @@ DEFAULTS = {
     "tpot": 1.0,  # factor on TPOT
     "requests": None,  # how many are served until a signal stops it
     "traces": True,
+    "gpu_kernels": {},  # kernels that an op launches, by its name's end: {"o_proj": ["gemm", "split_k_sum"]}; one without; None: not recorded
     "fail_after": None,  # steps
     "hang_after": None,  # steps; until a signal comes
     "code": 0,  # exit code without doing anything
@@ -31,6 +33,7 @@ DEFAULTS = {
     "row": "",  # a line of the table that calibrate writes
     "counts_lines": True,  # as programs do since they write lines.txt
 }
+KERNELS = "op,rank,stream,kernel,launches,time_s"
 SPANS = "op,copy,rank,stream,kind,basis,start_s,end_s"
 META = """provider: orrery
 device: h200-sxm
@@ -82,6 +85,19 @@ def replayed(spans, change):
     return [(*line[:6], line[6] - first, line[7] - first) for line in lines], first
 
 
+def launched(spans, change):
+    """Lines of kernels.csv, the time of an op shared out evenly over its kernels."""
+    found = collections.defaultdict(lambda: [0, 0.0])
+    for op, _, rank, stream, kind, _, start, end in spans:
+        if kind != "host":
+            names = next((names for name, names in change["gpu_kernels"].items() if op.endswith(name)), ["kernel"])
+            for name in names:
+                entry = found[op, rank, stream, name]
+                entry[0] += 1
+                entry[1] += (end - start) / len(names)
+    return [f"{','.join(map(str, key))},{count},{time}" for key, (count, time) in found.items()]
+
+
 def hang(status=None):
     """Sleeps until SIGINT comes, which ends the program with what the file `status` then says."""
 
@@ -129,6 +145,8 @@ def execute(directory, repeats, change):
         if change["traces"]:
             lines = [",".join(map(str, line)) for line in spans]
             (executed / f"{step['name']}.spans.csv").write_text("\n".join([SPANS, *lines]) + "\n")
+            if change["gpu_kernels"] is not None:
+                (executed / f"{step['name']}.kernels.csv").write_text("\n".join([KERNELS, *launched(spans, change)]) + "\n")
     (executed / "steps.csv").write_text("\n".join(steps) + "\n")
     memory = ["rank,term,bytes"]
     for row in rows(directory / "predicted" / "memory.csv"):

@@ -28,6 +28,7 @@ NEVER = {
 # Columns where 0 may stand.
 SEVERAL = {
     "executed/decode_graph.spans.csv": ("start_s", "end_s", "copy", "rank", "stream", "kind", "basis"),
+    "executed/decode_graph.kernels.csv": ("rank", "stream", "launches", "time_s"),
     "executed/requests.csv": ("id", "replica", "cached_tokens", "num_preemptions", "arrival_s", "first_scheduled_s", "first_token_s", "finish_s", "tpot_s"),
     "executed/serve_steps.csv": ("replica", "start_s", "prefill_tokens", "num_prefills", "num_decodes", "decode_context"),
     "workload.csv": ("arrival_s", "prompt_tokens", "output_tokens"),

@@ -548,6 +548,9 @@ def chosen_step(run: Run) -> str:
     text = " and ".join(parts)
     if quantities.is_number(step.get("makespan_s")):
         text += f", in {quantities.seconds(step['makespan_s'])}"
+    shared = step.get("communication")  # runs of earlier versions say nothing of it
+    if shared and shared["share"]:
+        text += f", {quantities.percent(shared['share'])} of it communication ({quantities.percent(shared['exposed_share'])} exposed)"
     if step.get("level"):
         text += f", simulated at the level “{str(step['level']).replace('_', ' ')}”"
     return text

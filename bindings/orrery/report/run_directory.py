@@ -215,6 +215,8 @@ def _read_summary(path: pathlib.Path) -> dict:
     for parent, prefix, optional in ((summary, "", _OPTIONAL_NUMBERS), (step, "step.", _STEP_NUMBERS)):
         for key in set(optional) & set(parent):
             _number(path, parent, key, prefix=prefix)
+    for key in ("share", "exposed_share") if "communication" in step else ():
+        _number(path, _object(path, step, "communication"), key, prefix="step.communication.")
     for key in LATENCIES:
         nullable = key in ("tpot_s", "itl_s")
         quantiles = _object(path, summary, key)

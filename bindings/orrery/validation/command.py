@@ -135,7 +135,7 @@ def _report(options: argparse.Namespace, target: pathlib.Path, root: pathlib.Pat
             results.append(compare.compare(case))
             result = finished(case, results)
             write_results(case, result)
-    print(json.dumps(result, indent=2, allow_nan=False) if options.json else terminal.tables(result))
+    print(json.dumps(result, indent=2, allow_nan=False) if options.json else terminal.tables(result, shows_launches=options.launches))
     if not options.json and (target / RESULTS[1]).is_file():
         print(f"\nreport: {target / RESULTS[1]}")
     others = [step["name"] for step in result["steps"] if step["routing"] and is_another_load(step["routing"])]

@@ -19,6 +19,7 @@ import numpy as np
 from ..report.run_directory import BASES
 from .attribution import Parts, Tasks, parts_of, tasks_of
 from .directory import Case, Span, Step
+from .launched import listings
 from .routing import routing
 from .serving import error, serving
 from .sides import sides
@@ -92,6 +93,7 @@ def _step(step: Step) -> dict[str, Any]:
         "basis": _basis_shares(step.predicted),
         "is_traced": bool(step.measured),
         "routing": routing(step.ops, step.experts, step.expert_shares),
+        "listings": listings(step.ops, step.predicted, step.measured, step.kernels),
         "sides": sides(step.ops, step.num_ffn_ranks, step.predicted, step.measured),
         "causes_s": None,
         "ops": [],

@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import _core
 from ..report import resolved_scenario
-from . import service_files, typed_csv
+from . import launched, service_files, typed_csv
 from .routing import Layer, Rows, executed_rows
 from .service_files import Service
 from .tables import times_alone
@@ -69,6 +69,7 @@ class Step:
     experts: Rows = dataclasses.field(default_factory=dict)  # empty: nothing is routed, or it was not counted
     expert_shares: Sequence[float] = ()  # of all choices, as imposed on the router; empty: all alike
     num_ffn_ranks: int = 0  # the last ranks, where FFNs are on GPUs of their own
+    kernels: Sequence[launched.GpuKernel] = ()  # of the traced step; empty: only its spans were written
 
     @property
     def was_executed(self) -> bool:
@@ -197,7 +198,8 @@ def _steps(directory: pathlib.Path) -> Iterator[Step]:
     num_ffn_ranks = _num_ffn_ranks(directory / "deployment.txt")
     for name, row in predicted.items():
         ops = _ops(directory / "steps" / f"{name}.plan")
-        trace = executed / f"{name}.spans.csv"
+        trace, kernels = (executed / f"{name}.{kind}.csv" for kind in ("spans", "kernels"))
+        measured = _spans(trace, ops) if trace.is_file() else ()
         yield Step(
             name=name,
             mode=row["mode"],
@@ -210,10 +212,11 @@ def _steps(directory: pathlib.Path) -> Iterator[Step]:
             predicted=_spans(directory / "predicted" / f"{name}.spans.csv", ops),
             device_s=[device for device, _ in samples.get(name, ())],
             wall_s=[wall for _, wall in samples.get(name, ())],
-            measured=_spans(trace, ops) if trace.is_file() else (),
+            measured=measured,
             experts=experts.get(name, {}),
             expert_shares=shares,
             num_ffn_ranks=num_ffn_ranks,
+            kernels=launched.executed_kernels(kernels, typed_csv.rows(kernels, launched.COLUMNS), ops, measured) if kernels.is_file() else (),
         )
 
 

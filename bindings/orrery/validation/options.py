@@ -42,4 +42,5 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="replace one value of the scenario; may be given several times",
     )
     parser.add_argument("--force", action="store_true", help="replace an earlier validation in DIR")
+    parser.add_argument("--launches", action="store_true", help="print launches and time by kernel and stream of each step as well")
     parser.add_argument("--json", action="store_true", help="print validation.json instead of tables")

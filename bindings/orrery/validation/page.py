@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..report import page_parts, quantities, resolved_scenario, templates
-from . import figures, terminal
+from . import figures, launched, terminal
 from .compare import CAUSES
 from .directory import Case
 
@@ -61,6 +61,13 @@ def html(case: Case, result: Mapping[str, Any]) -> str:
             basis_text=basis_text,
             basis_of=terminal.basis,
             short_call=terminal.short_call,
+            is_shared=any(map(terminal.communicates, result["steps"])),
+            communicates=terminal.communicates,
+            percent=terminal.percent,
+            launches=terminal.launches,
+            microseconds=terminal.microseconds,
+            ranks_text=launched.ranks_text,
+            short_name=launched.short_name,
             **page_parts([figure.spec() for figure in plots.values()]),
         )
     )

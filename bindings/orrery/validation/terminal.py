@@ -7,6 +7,7 @@ from typing import Any
 
 from ..report import quantities
 from ..text_table import aligned
+from .launched import ranks_text, short_name
 
 NAMES = {
     "step_median": "step, median",
@@ -59,9 +60,13 @@ def predicted_table(steps: Sequence[Mapping[str, Any]]) -> str:
     return aligned(("step", "predicted", "80 % from", "to"), rows, right=(1, 2, 3))
 
 
-def tables(result: Mapping[str, Any]) -> str:
-    """Headline errors, steps, causes, serving, and what to measure again."""
+def tables(result: Mapping[str, Any], *, shows_launches: bool = False) -> str:
+    """Headline errors, steps, causes, serving, and what to measure again; launches of each step where asked for."""
     parts = [_headline(result), _steps(result["steps"])]
+    if shared := [step for step in result["steps"] if communicates(step)]:
+        parts.append(_communication(shared))
+    if shows_launches:
+        parts += [_launches(step["name"], one) for step in result["steps"] for one in step["listings"]]
     if routed := [step for step in result["steps"] if step["routing"]]:
         parts.append(_routing(routed))
     if apart := [step for step in result["steps"] if step["sides"]]:
@@ -106,10 +111,50 @@ def _steps(steps: Sequence[Mapping[str, Any]]) -> str:
     return aligned(("step", "predicted", "measured", "error", "on the device"), rows, right=(1, 2, 3, 4))
 
 
-def _sides(steps: Sequence[Mapping[str, Any]]) -> str:
-    def percent(of: Mapping[str, float] | None, name: str) -> str:
-        return quantities.NO_VALUE if of is None else f"{100 * of[name]:.1f} %"
+def communicates(step: Mapping[str, Any]) -> bool:
+    return any(side and side["time_s"] > 0 for one in step["listings"] for side in one["communication"].values())
 
+
+def percent(of: Mapping[str, float] | None, name: str) -> str:
+    """A share of a side; of one that was not traced there is none."""
+    return quantities.NO_VALUE if of is None else f"{100 * of[name]:.1f} %"
+
+
+def _communication(steps: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (step["name"], ranks_text(one["ranks"]),
+         *(percent(one["communication"][side], name) for name in ("share", "exposed_share") for side in ("predicted", "measured")))
+        for step in steps
+        for one in step["listings"]
+    ]  # fmt: skip
+    head = ("communication of the step", "GPUs", "predicted", "measured", "exposed predicted", "measured")
+    return aligned(head, rows, right=(2, 3, 4, 5))
+
+
+def launches(row: Mapping[str, Any]) -> str:
+    """Measured ones; where the GPU's were not recorded the ops that ran."""
+    if row["measured_ops"] is None:
+        return quantities.NO_VALUE
+    if row["measured_launches"] is None:
+        return f"{row['measured_ops']:,} op{'' if row['measured_ops'] == 1 else 's'}"
+    return f"{row['measured_launches']:,}"
+
+
+def microseconds(time_s: float | None) -> str:
+    return quantities.NO_VALUE if time_s is None else f"{1e6 * time_s:,.1f}"
+
+
+def _launches(name: str, one: Mapping[str, Any]) -> str:
+    rows: list[Sequence[str]] = []
+    for row in one["rows"]:
+        rows.append((row["kernel"], str(row["stream"]), f"{row['predicted_launches']:,}", launches(row),
+                     microseconds(row["predicted_s"]), microseconds(row["measured_s"])))  # fmt: skip
+        rows += [(f"  {short_name(gpu['kernel'])}", "", "", f"{gpu['launches']:,}", "", microseconds(gpu["time_s"])) for gpu in row["gpu_kernels"]]
+    head = (f"{name}, GPU {ranks_text(one['ranks'])}", "stream", "launches predicted", "measured", "us predicted", "measured")
+    return aligned(head, rows, right=(1, 2, 3, 4, 5))
+
+
+def _sides(steps: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         (
             step["name"],
