@@ -1,6 +1,7 @@
 #include "kernels/slots.h"
 
 #include <charconv>
+#include <list>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -294,9 +295,12 @@ OperandSlots operand_slots(const KernelOp& op, std::span<const Tensor* const> re
 
 OperandSlots operand_slots(const Plan& plan, const Op& op) {
   std::vector<const Tensor*> tensors;
-  for (const auto* ids : {&op.reads, &op.writes}) {
-    for (const TensorId id : *ids) {
-      tensors.push_back(&plan.tensors()[static_cast<std::size_t>(id)]);
+  std::list<Tensor> rows;
+  for (const auto* views : {&op.reads, &op.writes}) {
+    for (const TensorView& view : *views) {
+      const Tensor& whole = plan.tensors()[static_cast<std::size_t>(view.tensor)];
+      tensors.push_back(view.has_all_rows() ? &whole
+                                            : &rows.emplace_back(tensor_of_rows(whole, view)));
     }
   }
   const std::span<const Tensor* const> all = tensors;

@@ -48,7 +48,7 @@ std::int64_t columns_read(const KernelCall& call, std::string_view slot) {
 
 Values columns_of_view(const KernelCall& call, std::string_view slot) {
   const TensorView& view = view_read(call, slot);
-  if (view.is_whole()) return read(call, slot);
+  if (view.has_all_columns()) return read(call, slot);
   return columns_of(read(call, slot), columns_read(call, slot), view.first_column,
                     view.num_columns);
 }

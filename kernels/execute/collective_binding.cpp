@@ -414,10 +414,18 @@ Launch bind_columns_of_ranks(const CollectiveContext& context, const Operand& in
 Launch bind_all_to_all(const CollectiveContext& context) {
   const bool has_counts = context.reads.size() == 3 && context.writes.size() == 1;
   if (has_counts) return bind_all_to_all_v(context);
-  return bind_each(context, [&](const Operand& input, const Operand& output) {
+  const bool are_counts = std::ranges::all_of(
+      context.reads, [](const Operand& read) { return read.tensor->dtype == DType::kInt32; });
+  Launch each = bind_each(context, [&](const Operand& input, const Operand& output) {
     return brings_columns(context, input, output) ? bind_columns_of_ranks(context, input, output)
                                                   : bind_equal_all_to_all(context, input, output);
   });
+  if (!are_counts || context.writes.size() == 1) return each;
+  return [each = std::move(each)](const Stream& stream) {
+    ORRERY_NCCL(cuda::nccl().group_start());
+    each(stream);
+    ORRERY_NCCL(cuda::nccl().group_end());
+  };
 }
 
 }  // namespace

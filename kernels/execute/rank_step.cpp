@@ -380,6 +380,7 @@ void RankStep::set_context(Part& part) {
 void RankStep::bind(std::span<const StepPart> parts) {
   graph_.reset();
   launches_.clear();
+  row_views_.clear();
   num_nodes_.clear();
   own_all_reduces_.clear();
   sides_ = communicators_.sides();
@@ -453,6 +454,19 @@ Operand RankStep::operand(TensorId id, std::int32_t copy) const {
           .tensor = &tensor};
 }
 
+Operand RankStep::viewed(const TensorView& view, std::int32_t copy) {
+  Operand found = operand(view, copy);
+  if (view.has_all_rows() || found.data == nullptr) return found;
+  const std::int64_t size = found.tensor->axes.front().size;
+  found.data =
+      static_cast<std::byte*>(found.data) + view.first_row * (bytes_in(*found.tensor) / size);
+  if (found.scales != nullptr) {
+    found.scales += view.first_row * (matrix_size(*found.tensor).rows / size);
+  }
+  found.tensor = &row_views_.emplace_back(tensor_of_rows(*found.tensor, view));
+  return found;
+}
+
 Operand RankStep::landing(TensorId id) const {
   const auto i = static_cast<std::size_t>(id);
   std::byte* const area = sides_->area(rank_.rank());
@@ -476,7 +490,7 @@ Launch RankStep::bind_task(const Task& task) {
   std::vector<Operand> reads;
   std::vector<Operand> writes;
   for (const TensorView& view : op.reads) {
-    Operand& read = reads.emplace_back(operand(view, task.copy));
+    Operand& read = reads.emplace_back(viewed(view, task.copy));
     read.first_column = view.first_column;
     read.num_columns = view.num_columns;
     const auto host = host_copies_.find(view.tensor);
@@ -486,7 +500,7 @@ Launch RankStep::bind_task(const Task& task) {
   }
   writes.reserve(op.writes.size());
   for (const TensorView& view : op.writes) {
-    Operand& written = writes.emplace_back(operand(view, task.copy));
+    Operand& written = writes.emplace_back(viewed(view, task.copy));
     written.first_column = view.first_column;
     written.num_columns = view.num_columns;
   }

@@ -15,6 +15,7 @@
 // for other ranks: a rank may allocate only while no collective waits for its launches.
 
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -172,6 +173,8 @@ class RankStep {
                      std::span<const Operand> writes);
   Launch bind_host(const Op& op);
   Operand operand(TensorId id, std::int32_t copy) const;
+  // Of a view of rows with a tensor of its own, which row_views_ keeps.
+  Operand viewed(const TensorView& view, std::int32_t copy);
   // Whether ranks of another side write it into this one's memory.
   [[nodiscard]] bool lands(TensorId id) const {
     return sides_ != nullptr && side_layout_.lands(id);
@@ -207,7 +210,8 @@ class RankStep {
   std::shared_ptr<cuda::DeviceBuffer<std::byte>> arena_;
   std::shared_ptr<cuda::DeviceBuffer<std::byte>> tables_;
   RowMoves moves_;
-  std::vector<Part> parts_;  // by micro-batch
+  std::vector<Part> parts_;      // by micro-batch
+  std::list<Tensor> row_views_;  // of what is bound
   Even even_;
   std::vector<Zeroed> zeroed_;
   // Inputs of a layer, by tensor id.

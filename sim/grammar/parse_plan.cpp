@@ -54,22 +54,24 @@ std::vector<std::int32_t> read_ids(Cursor& cursor, std::string_view prefix) {
   return ids;
 }
 
-// Columns of the last axis: "t3[1536:2048]".
+// Columns of the last axis, "t3[1536:2048]", or rows of the first, "t3[64:128,:]".
 TensorViews read_operands(Cursor& cursor) {
   cursor.skip_spaces();
   TensorViews views;
   do {
     TensorView& view = views.emplace_back(cursor.id("t"));
     if (!cursor.take("[")) continue;
-    view.first_column = cursor.number<std::int32_t>("the first column");
+    const auto first = cursor.number<std::int32_t>("the first column");
     cursor.expect(":");
     const auto end = cursor.number<std::int32_t>("the column behind the last");
+    const bool is_of_rows = cursor.take(",:");
     cursor.expect("]");
-    if (view.first_column < 0 || end <= view.first_column) {
-      throw std::invalid_argument("columns " + std::to_string(view.first_column) + " to " +
-                                  std::to_string(end) + ", expected 0 <= first < end");
+    if (first < 0 || end <= first) {
+      throw std::invalid_argument((is_of_rows ? "rows " : "columns ") + std::to_string(first) +
+                                  " to " + std::to_string(end) + ", expected 0 <= first < end");
     }
-    view.num_columns = end - view.first_column;
+    view = is_of_rows ? TensorView::of_rows(view, first, end - first)
+                      : TensorView(view, first, end - first);
   } while (cursor.take(","));
   return views;
 }

@@ -64,8 +64,11 @@ void append_ranks(std::string& out, std::span<const int> ranks) {
 void append_view(std::string& out, const TensorView& view) {
   out.append("t").append(std::to_string(view.tensor));
   if (view.is_whole()) return;
-  out.append("[").append(std::to_string(view.first_column)).append(":");
-  out.append(std::to_string(view.first_column + view.num_columns)).append("]");
+  const bool is_of_rows = !view.has_all_rows();
+  const std::int32_t first = is_of_rows ? view.first_row : view.first_column;
+  const std::int32_t count = is_of_rows ? view.num_rows : view.num_columns;
+  out.append("[").append(std::to_string(first)).append(":").append(std::to_string(first + count));
+  out.append(is_of_rows ? ",:]" : "]");
 }
 
 void append_by_position(std::string& out, std::string_view word, const TensorViews& views) {

@@ -95,12 +95,24 @@ class Verifier {
   void check_view(const TensorView& view) const {
     if (view.is_whole()) return;
     const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(view.tensor)];
-    const std::int64_t columns = tensor.axes.empty() ? 1 : tensor.axes.back().size;
-    const std::int64_t end = std::int64_t{view.first_column} + view.num_columns;
-    if (view.first_column >= 0 && view.num_columns > 0 && end <= columns) return;
-    fail("uses columns " + std::to_string(view.first_column) + " to " + std::to_string(end) +
-         " of tensor " + std::to_string(view.tensor) + " \"" + tensor.name + "\", which has " +
-         std::to_string(columns));
+    const auto size_of = [&](std::size_t i) {
+      return tensor.axes.empty() ? 1 : tensor.axes[i].size;
+    };
+    if (!view.has_all_columns()) {
+      check_range("columns", view, view.first_column, view.num_columns,
+                  size_of(tensor.axes.size() - 1));
+    }
+    if (!view.has_all_rows()) {
+      check_range("rows", view, view.first_row, view.num_rows, size_of(0));
+    }
+  }
+  void check_range(std::string_view what, const TensorView& view, std::int64_t first,
+                   std::int64_t count, std::int64_t size) const {
+    if (first >= 0 && count > 0 && first + count <= size) return;
+    const Tensor& tensor = plan_.tensors()[static_cast<std::size_t>(view.tensor)];
+    fail("uses " + std::string(what) + " " + std::to_string(first) + " to " +
+         std::to_string(first + count) + " of tensor " + std::to_string(view.tensor) + " \"" +
+         tensor.name + "\", which has " + std::to_string(size));
   }
 
   void check_comm(const CommOp& comm, std::span<const int> ranks) const {

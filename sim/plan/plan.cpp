@@ -50,6 +50,13 @@ Bytes bytes_of(const Tensor& tensor) {
   return Bytes(bytes_per_element(tensor.dtype) * static_cast<double>(num_elements(tensor)));
 }
 
+Tensor tensor_of_rows(const Tensor& tensor, const TensorView& view) {
+  Tensor rows = tensor;
+  Axis& axis = rows.axes.front();
+  axis = {.name = axis.name, .size = view.num_rows};
+  return rows;
+}
+
 std::string printed_name(const Op& op) { return with_stage(op.name, op.stage, op.micro_batch); }
 std::string printed_name(const Tensor& tensor) {
   return with_stage(tensor.name, tensor.stage, tensor.micro_batch);

@@ -11,7 +11,7 @@
 //     ranks together are called a task.
 //   * A tensor is present on each rank of its rank set with the same local shape. Reading a tensor
 //     on a rank waits for the latest earlier op that wrote it on that rank.
-//   * An op reads and writes views: a tensor, or a range of its columns.
+//   * An op reads and writes views: a tensor, or a range of its columns or of its rows.
 //   * An axis of a tensor may be a part of a longer one: its split (sim/plan/split.h) says which
 //     elements of the whole each rank has, and so which tokens of the KV cache and which sequences.
 //     An axis without a split is not part of a longer one.
@@ -168,11 +168,14 @@ struct HostOp {
 
 using OpBody = std::variant<KernelOp, CommOp, HostOp>;
 
-// What an op reads or writes: a tensor, or `num_columns` of its last axis from `first_column` on.
+// What an op reads or writes: a tensor, `num_columns` of its last axis from `first_column` on, or
+// `num_rows` of its first from `first_row` on.
 struct TensorView {
   TensorId tensor = -1;
   std::int32_t first_column = 0;
   std::int32_t num_columns = 0;  // 0: all
+  std::int32_t first_row = 0;
+  std::int32_t num_rows = 0;  // 0: all
 
   TensorView() = default;
   // NOLINTNEXTLINE(google-explicit-constructor): a tensor is the view of all of it
@@ -181,11 +184,21 @@ struct TensorView {
       : tensor(of), first_column(first), num_columns(count) {}
   // NOLINTNEXTLINE(google-explicit-constructor): most readers ask which tensor it is
   operator TensorId() const { return tensor; }
-  [[nodiscard]] bool is_whole() const { return num_columns == 0; }
+  static TensorView of_rows(TensorId of, std::int64_t first, std::int64_t count) {
+    TensorView view(of);
+    view.first_row = static_cast<std::int32_t>(first);
+    view.num_rows = static_cast<std::int32_t>(count);
+    return view;
+  }
+  [[nodiscard]] bool has_all_columns() const { return num_columns == 0; }
+  [[nodiscard]] bool has_all_rows() const { return num_rows == 0; }
+  [[nodiscard]] bool is_whole() const { return has_all_columns() && has_all_rows(); }
   bool operator==(const TensorView&) const = default;
   bool operator==(TensorId id) const { return tensor == id; }
 };
 using TensorViews = std::vector<TensorView>;
+// `tensor` with the view's rows alone, which are part of no longer axis.
+Tensor tensor_of_rows(const Tensor& tensor, const TensorView& view);
 
 struct Op {
   std::string name;
@@ -297,6 +310,7 @@ Plan unroll(const Plan& plan);
 //   op o2 schedule host scheduler g0 s0
 //   op o3 norm kernel rms_norm bf16 tokens=64:tokens hidden=512 g0 s0 stage 1 micro_batch 3
 //       x=t3[1536:2048] gain=t4 -> y=t5            columns 1536 to 2047 of t3
+//   op o4 sort kernel index_shuffling fp32 ... g0 s0 scores=t6[64:128,:] -> ...   rows 64 to 127
 //   repeat o0-o1 x80                               both ends included
 //
 // Operands of kernels have the names of the spec's slots, in any order; tensors that are one

@@ -228,5 +228,18 @@ TEST(Verify, RejectsColumnsThatATensorHasNot) {
                   "uses columns 9 to 25 of tensor 0 \"x\", which has 24");
 }
 
+TEST(Verify, RejectsRowsThatATensorHasNot) {
+  const std::string tensors = kOver4 +
+                              "tensor t0 x input bf16 [tokens=9,latent=16] g0\n"
+                              "tensor t1 w weight bf16 [latent=16] g0\n"
+                              "tensor t2 y output bf16 [tokens=4,latent=16] g0\n"
+                              "op o0 norm kernel rms_norm bf16 tokens=4:tokens hidden=16:latent "
+                              "g0 s0 ";
+  expect_verified(tensors + "reads t0[5:9,:],t1 writes t2");
+  expect_rejected(tensors + "reads t0[6:10,:],t1 writes t2",
+                  "uses rows 6 to 10 of tensor 0 \"x\", which has 9");
+  expect_rejected(tensors + "reads t0[4:9,:],t1 writes t2", "reads \"x\"");
+}
+
 }  // namespace
 }  // namespace orrery

@@ -175,7 +175,7 @@ class StepRun {
   }
   Values viewed(const Op& op, const TensorView& view, int rank) {
     const Values& all = values(op, view, rank);
-    if (view.is_whole()) return all;
+    if (view.has_all_columns()) return all;
     return columns_of(all, tensor(view).axes.back().size, view.first_column, view.num_columns);
   }
   [[nodiscard]] const PartRows& rows_of(const Op& op, int rank) const {
@@ -241,6 +241,22 @@ class StepRun {
   void write(TensorId id, int rank, std::vector<double> result) {
     values_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(id)] =
         rounded(std::move(result), tensor(id), setup_.rounding);
+  }
+
+  [[nodiscard]] std::int64_t row_size(TensorId id) const {
+    return num_elements(tensor(id)) / tensor(id).axes.front().size;
+  }
+  Values rows_of_view(const Values& all, const TensorView& view) const {
+    const auto begin = all.begin() + view.first_row * row_size(view);
+    return {begin, begin + view.num_rows * row_size(view)};
+  }
+  // Rows that no view has written yet are zeros.
+  void write_view(const TensorView& view, int rank, Values result) {
+    if (view.has_all_rows()) return write(view, rank, std::move(result));
+    Values all = values_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(view.tensor)];
+    all.resize(static_cast<std::size_t>(num_elements(tensor(view))));
+    std::ranges::copy(result, all.begin() + view.first_row * row_size(view));
+    write(view, rank, std::move(all));
   }
 
   const std::vector<double>& weight(TensorId id, int rank, std::int64_t copy) {
@@ -339,11 +355,16 @@ class StepRun {
         if (tensor(id).role == TensorRole::kKvCache) call.kv = kv_layer(id, rank, copy);
       }
     }
-    std::vector<std::vector<double>> of_ranks;
-    of_ranks.reserve(op.reads.size());  // reads point into it
-    for (const TensorId id : op.reads) {
+    std::vector<std::vector<double>> made;
+    made.reserve(op.reads.size());  // reads point into it
+    for (const TensorView& view : op.reads) {
+      const TensorId id = view;
       if (is_kept_weight(id) && reaches_other_ranks(op, id)) {
-        call.reads.push_back(&of_ranks.emplace_back(weight_of_ranks(op, id, copy)));
+        call.reads.push_back(&made.emplace_back(weight_of_ranks(op, id, copy)));
+        continue;
+      }
+      if (!view.has_all_rows()) {
+        call.reads.push_back(&made.emplace_back(rows_of_view(operand(op, id, rank, copy), view)));
         continue;
       }
       const bool is_table =
@@ -358,7 +379,7 @@ class StepRun {
     std::vector<std::vector<double>> results = run_kernel(call);
     for (std::size_t i = 0; i < op.writes.size(); ++i) {
       if (tensor(op.writes[i]).role != TensorRole::kKvCache) {
-        write(op.writes[i], rank, std::move(results[i]));
+        write_view(op.writes[i], rank, std::move(results[i]));
       }
     }
     const bool is_first = setup_.grid.tp_rank(rank) == 0;
