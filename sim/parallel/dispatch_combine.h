@@ -10,6 +10,7 @@
 #include "sim/parallel/flow_writer.h"
 #include "sim/parallel/rewrite.h"
 #include "sim/parallel/routed_layer.h"
+#include "sim/parallel/token_chunks.h"
 
 namespace orrery {
 
@@ -27,12 +28,12 @@ std::vector<FlowWriter::Size> computed_sizes(const ExpertGrid& grid, int rank);
 
 class DispatchCombine {
  public:
-  // All outlive it; `write` has begun the layer.
+  // All outlive it; `write` has begun the layer. With dedup there is one chunk.
   DispatchCombine(const Plan& source, const Mesh& mesh, Rewrite& rewrite, FlowWriter& write,
-                  const RoutedLayer& layer, const ExpertGrid& grid);
+                  const RoutedLayer& layer, const std::vector<TokenChunk>& chunks);
 
-  // Writes everything after the shuffle, `shuffle_op` of the new plan. Throws std::invalid_argument
-  // when the layer has no scatter of its own.
+  // Writes everything after the shuffles, the last of which is `shuffle_op` of the new plan. Throws
+  // std::invalid_argument when the layer has no scatter of its own.
   void run(OpId shuffle_op, const std::string& prefix);
 
   // With dedup: the output of which ranks have slices now, and the slice; else -1.
@@ -43,23 +44,49 @@ class DispatchCombine {
   using Ids = FlowWriter::Ids;
   using Size = FlowWriter::Size;
 
+  // A chunk of the layer's tokens and what there is of it so far.
+  struct Flow {
+    const TokenChunk& chunk;
+    TensorId counts = -1;
+    TensorId num_rows = -1;
+    TensorId rows = -1;
+    TensorId recv_counts = -1;
+    TensorId received = -1;
+    TensorId results = -1;
+    TensorId split = -1;
+    TensorId returned = -1;
+    std::vector<OpId> split_ops;
+  };
+
   [[nodiscard]] const Op& op_at(OpId id) const {
     return source_.ops()[static_cast<std::size_t>(id)];
   }
-  [[nodiscard]] double computed_rows(int rank) const;
-  [[nodiscard]] Bytes travelling(int rank, DType dtype) const;
+  [[nodiscard]] static std::string named(std::string_view name, const Flow& flow) {
+    return std::string(name) + flow.chunk.suffix;
+  }
+  [[nodiscard]] static double computed_rows(const Flow& flow, int rank);
+  [[nodiscard]] Bytes travelling(const Flow& flow, int rank, DType dtype) const;
+  // Rows that a rank may receive from all.
+  [[nodiscard]] std::int64_t bound(const Flow& flow) const {
+    return flow.chunk.grid.block_bound() * mesh_.dp;
+  }
+  // Op `id` of the layer on the chunk.
+  void place(const Flow& flow, OpId id, const Op& op, const FlowWriter::SizesOf& sizes);
 
   void send_counts();
-  void dispatch_exact(const std::string& prefix);
-  void dispatch_padded();
+  void gather(const Flow& flow);
+  void wait_for_counts(const std::string& prefix);
+  void dispatch(Flow& flow);
+  void dispatch_exact(Flow& flow);
+  void dispatch_padded(Flow& flow);
   void place_shared_part_1(OpId shuffle_op);
   void place_shared_part_2();
   void place_shared(OpId id, const std::vector<OpId>& after);
   [[nodiscard]] Op shuffling(const std::string& name, std::string_view kernel, DType dtype,
                              Ids reads, Ids writes) const;
-  void compute(const std::string& prefix);
-  void collect();
-  void scatter();
+  void compute(Flow& flow, const std::string& prefix);
+  void collect(Flow& flow);
+  void scatter(const Flow& flow);
   void slice_columns(Op& op);
 
   const Plan& source_;
@@ -67,24 +94,14 @@ class DispatchCombine {
   Rewrite& rewrite_;
   FlowWriter& write_;
   const RoutedLayer& layer_;
-  const ExpertGrid& grid_;
   DispatchKind kind_;
-  bool is_alone_;       // nothing runs beside the collectives
-  int stream_;          // of the collectives
-  int ways_;            // in how many slices a row travels
-  GroupId ranks_;       // of the new plan
-  std::int64_t bound_;  // rows that a rank may receive from all
+  bool carries_counts_;  // rows and counts travel together
+  int stream_;           // of the collectives: 0 where nothing runs beside them
+  int ways_;             // in how many slices a row travels
+  GroupId ranks_;        // of the new plan
   DType rows_dtype_;
+  std::vector<Flow> flows_;
   std::vector<OpId> counts_ops_;
-  std::vector<OpId> split_ops_;
-  TensorId counts_;
-  TensorId num_rows_;
-  TensorId rows_;
-  TensorId recv_counts_ = -1;
-  TensorId received_ = -1;
-  TensorId results_ = -1;
-  TensorId split_ = -1;
-  TensorId returned_ = -1;
   TensorId output_ = -1;
   TensorId output_slice_ = -1;
 };

@@ -65,7 +65,9 @@ class ExpertPass {
         entry.size = expert_share(entry.axis, entry.size, mesh_);
         if (entry.name == "experts_total") entry.size += mesh_.num_redundant_experts;
       }
-      if (routed_role(*kernel) == RoutedRole::kLayer) {
+      const bool is_layer = routed_role(*kernel) == RoutedRole::kLayer;
+      check_moe_chunks(mesh_, is_layer ? MoeDesign::kPersistent : MoeDesign::kFused);
+      if (is_layer) {
         check_layer(*kernel);
         rewrite_.copy(id, std::move(op));
       } else if (mesh_.dp == 1) {

@@ -9,6 +9,7 @@
 #include "sim/parallel/dispatch_combine.h"
 #include "sim/parallel/flow_writer.h"
 #include "sim/parallel/routed_layer.h"
+#include "sim/parallel/token_chunks.h"
 #include "sim/parallel/token_exchange.h"
 
 namespace orrery {
@@ -28,8 +29,7 @@ class FlowsPass {
       const auto* kernel = std::get_if<KernelOp>(&op_at(id).body);
       if (kernel == nullptr || routed_role(*kernel) != RoutedRole::kSort) continue;
       layers_.push_back(routed_layer(source_, id));
-      grids_.emplace_back(mesh_, dim(kernel->dims, "experts_total"), dim(kernel->dims, "topk"),
-                          dim(kernel->dims, "tokens"));
+      chunks_.push_back(token_chunks(mesh_, *kernel));
     }
     copy_tensors();
     std::size_t next = 0;
@@ -38,7 +38,7 @@ class FlowsPass {
         copy_other(id);
         continue;
       }
-      id = copy_layer(layers_[next], grids_[next]);
+      id = copy_layer(layers_[next], chunks_[next]);
       ++next;
     }
     return rewrite_.finish();
@@ -53,18 +53,20 @@ class FlowsPass {
     return mesh_.dp > 1 && mesh_.expert_comm == ExpertComm::kTokens;
   }
 
+  // Of which layer a tensor is, and whether of the tokens of the rank that sends them.
+  struct Owner {
+    std::size_t layer = 0;
+    bool is_sender = false;
+  };
+
   // What a rank's shuffle and gather write is of its range of experts and its own tokens; what the
   // experts' ops write, of its block and the tokens of all ranks. Where tokens are gathered all is
   // of the latter kind.
   void copy_tensors() {
-    struct Owner {
-      const ExpertGrid* grid = nullptr;
-      bool is_sender = false;
-    };
     std::map<TensorId, Owner> owners;
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const auto own = [&](OpId id, bool is_sender) {
-        for (const TensorId written : op_at(id).writes) owners[written] = {&grids_[i], is_sender};
+        for (const TensorId written : op_at(id).writes) owners[written] = {i, is_sender};
       };
       own(layers_[i].shuffle, !gathers_tokens());
       own(layers_[i].gather, !gathers_tokens());
@@ -73,21 +75,40 @@ class FlowsPass {
     TensorId id = 0;
     rewrite_.copy_tensors([&](Tensor& tensor) {
       const auto found = owners.find(id++);
-      const Owner owner = found == owners.end() ? Owner{} : found->second;
       for (Axis& entry : tensor.axes) {
-        if (owner.grid != nullptr && entry.name == axis::kRoutedRows) {
-          entry.size =
-              owner.is_sender ? owner.grid->range_bound() : owner.grid->block_bound() * mesh_.dp;
-        } else if (owner.grid != nullptr && entry.name == axis::kExperts && owner.is_sender) {
-          entry.size += mesh_.num_redundant_experts;
-          entry = rewrite_.divided(entry, expert_range(mesh_));
-        } else if (owner.grid != nullptr && entry.name == axis::kTokens && gathers_tokens()) {
-          entry = {entry.name, entry.size * mesh_.dp};
-        } else {
-          entry = expert_axis(rewrite_, entry, mesh_);
-        }
+        entry = found == owners.end() ? expert_axis(rewrite_, entry, mesh_)
+                                      : owned_axis(entry, found->second, 0);
       }
     });
+    for (const auto& [written, owner] : owners) add_for_chunks(written, owner);
+  }
+
+  Axis owned_axis(const Axis& entry, const Owner& owner, std::size_t chunk_idx) {
+    const TokenChunk& chunk = chunks_[owner.layer][chunk_idx];
+    if (entry.name == axis::kRoutedRows) {
+      const std::int64_t of_block = chunk.grid.block_bound() * mesh_.dp;
+      return {entry.name, owner.is_sender ? chunk.grid.range_bound() : of_block, entry.split};
+    }
+    if (entry.name == axis::kExperts && owner.is_sender) {
+      const std::int64_t all = entry.size + mesh_.num_redundant_experts;
+      return rewrite_.divided({entry.name, all, entry.split}, expert_range(mesh_));
+    }
+    if (entry.name == axis::kTokens && gathers_tokens()) {
+      return {entry.name, entry.size * mesh_.dp};
+    }
+    if (entry.name == axis::kTokens && !chunk.is_whole()) return {entry.name, chunk.count};
+    return expert_axis(rewrite_, entry, mesh_);
+  }
+
+  // The first chunk has the layer's tensor itself.
+  void add_for_chunks(TensorId written, const Owner& owner) {
+    std::vector<TokenChunk>& chunks = chunks_[owner.layer];
+    chunks.front().tensors[written] = written;
+    for (std::size_t i = 1; i < chunks.size(); ++i) {
+      std::vector<Axis> axes = source_.tensors()[static_cast<std::size_t>(written)].axes;
+      for (Axis& entry : axes) entry = owned_axis(entry, owner, i);
+      chunks[i].tensors[written] = rewrite_.add_tensor_like(written, chunks[i].suffix, axes);
+    }
   }
 
   void copy_other(OpId id) {
@@ -114,7 +135,8 @@ class FlowsPass {
   }
 
   // Returns the layer's last op.
-  OpId copy_layer(const RoutedLayer& layer, const ExpertGrid& grid) {
+  OpId copy_layer(const RoutedLayer& layer, const std::vector<TokenChunk>& chunks) {
+    const ExpertGrid& grid = chunks.front().grid;
     const Op& shuffle = op_at(layer.shuffle);
     const std::string prefix = prefix_of(shuffle);
     const auto& gather = std::get<KernelOp>(op_at(layer.gather).body);
@@ -123,11 +145,12 @@ class FlowsPass {
       TokenExchange(source_, mesh_, rewrite_, write_, layer, grid).run();
       return layer.scatter;
     }
-    const OpId shuffle_op = place_shuffle(layer.shuffle);
+    OpId shuffle_op = -1;
+    for (const TokenChunk& chunk : chunks) shuffle_op = place_shuffle(layer.shuffle, chunk);
     if (mesh_.dp == 1) {
       select(layer, grid);
     } else {
-      DispatchCombine layer_dispatch(source_, mesh_, rewrite_, write_, layer, grid);
+      DispatchCombine layer_dispatch(source_, mesh_, rewrite_, write_, layer, chunks);
       layer_dispatch.run(shuffle_op, prefix);
       output_ = layer_dispatch.output();
       slice_ = layer_dispatch.output_slice();
@@ -137,12 +160,16 @@ class FlowsPass {
   }
 
   // Of the range's experts, less redundant copies: the router does not tell them apart.
-  OpId place_shuffle(OpId id) {
-    Op op = op_at(id);
+  OpId place_shuffle(OpId id, const TokenChunk& chunk) {
+    Op op = op_of_chunk(source_, id, chunk);
     for (Dim& entry : std::get<KernelOp>(op.body).dims) {
       if (entry.axis == axis::kExperts) entry.size = ceil_div(entry.size, mesh_.ep / mesh_.dp);
     }
-    return write_.place(id, op, [](int) { return std::vector<FlowWriter::Size>(); }).front();
+    const auto none = [](int) { return std::vector<FlowWriter::Size>(); };
+    if (chunk.first == 0) return write_.place(id, op, none).front();
+    const OpId placed = write_.place(op, none).front();
+    rewrite_.drop(id);
+    return placed;
   }
 
   // One data-parallel rank: its tokens are all there are, and each rank takes its experts' rows.
@@ -162,7 +189,7 @@ class FlowsPass {
   Rewrite rewrite_;
   FlowWriter write_;
   std::vector<RoutedLayer> layers_;
-  std::vector<ExpertGrid> grids_;
+  std::vector<std::vector<TokenChunk>> chunks_;  // by layer
   // With dedup: the output that the source reduces next, of which ranks have slices; else -1.
   TensorId output_ = -1;
   TensorId slice_ = -1;
@@ -215,6 +242,7 @@ void check_expert_comm(const Mesh& mesh, bool is_fused) {
 }
 
 Plan expert_flows_pass(const Plan& plan, const Mesh& mesh) {
+  check_moe_chunks(mesh, MoeDesign::kShuffling);
   check_expert_comm(mesh, /*is_fused=*/false);
   return FlowsPass(plan, mesh).run();
 }

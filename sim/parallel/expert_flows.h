@@ -34,6 +34,9 @@
 // part 2 that GEMM. Halves by tokens would read all weights twice, halves by columns would need
 // another addition of [T, D]; this reads and computes nothing more, and launches no more.
 //
+// With mesh.moe_chunks all from the shuffle on is done for one part of the tokens after the other
+// (sim/parallel/token_chunks.h).
+//
 // Dedup: the ranks of a tp group are a node and hold the same tokens, the ranks of a data-parallel
 // group lie on different nodes, and ep == dp, so all ranks of a node need the same rows and each
 // leaves a part of the sum of their results. Then only a slice of D / tp columns of each row goes
@@ -65,7 +68,7 @@ inline constexpr int kCollectiveStream = 2;
 // (mesh.expert_load) become one op for each amount, on the ranks that have it. With dp 1 nothing
 // travels: each rank takes the rows of its experts. Throws std::invalid_argument when the mesh has
 // an expert_comm of the fused op, dedup without dp > 1, tp > 1 and ep == dp, a grouped gemm that
-// adds to tokens which are elsewhere, or as ExpertGrid and routed_layer do.
+// adds to tokens which are elsewhere, or as check_moe_chunks, ExpertGrid and routed_layer do.
 Plan expert_flows_pass(const Plan& plan, const Mesh& mesh);
 
 }  // namespace orrery

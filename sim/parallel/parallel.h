@@ -136,6 +136,9 @@ struct Mesh {
   int ffn_tp = 1;                                // ranks of an FFN instance
   FfnSchedule ffn_schedule = FfnSchedule::kPipelined;
   ExpertComm expert_comm = ExpertComm::kAllToAll;  // dp > 1 with routed experts only
+  // In how many parts a layer's tokens go through routed experts: one computes while the next is
+  // dispatched and the last is combined (sim/parallel/token_chunks.h).
+  int moe_chunks = 1;
   // The last op of a shared expert beside the way back of routed rows, not beside the way there.
   bool split_shared_expert = true;
   SharedExpert shared_expert = SharedExpert::kSplit;
@@ -171,6 +174,11 @@ void check_mesh(const ModelConfig& model, const Mesh& mesh);
 // the fused op, or of design shuffling; dedup without two levels; shuffling with dp that does not
 // divide ep.
 void check_expert_comm(const Mesh& mesh, bool is_fused);
+
+// Throws std::invalid_argument, saying what would do, when the tokens of a layer of this design
+// cannot go through its experts in mesh.moe_chunks parts.
+void check_moe_chunks(const Mesh& mesh, MoeDesign design);
+inline constexpr int kMostMoeChunks = 64;
 
 // Throws std::invalid_argument, saying what would do, when a layer of experts as one kernel (design
 // persistent) cannot lie on the mesh.

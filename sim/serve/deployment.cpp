@@ -255,6 +255,17 @@ void add_fields(std::string_view part, std::span<const ConfigField<Config>> fiel
   }
 }
 
+FieldSpec moe_chunks() {
+  return {.name = "mesh moe_chunks",
+          .write =
+              [](const Deployment& d) {
+                return d.mesh.moe_chunks == 1 ? "-" : std::to_string(d.mesh.moe_chunks);
+              },
+          .read = [](std::string_view text,
+                     Deployment& d) { d.mesh.moe_chunks = text == "-" ? 1 : number<int>(text); },
+          .is_optional = true};
+}
+
 FieldSpec model_name() {
   return {"name", [](const Deployment& d) { return text_of(d.name); },
           [](std::string_view text, Deployment& d) { d.name = only_text(text); }};
@@ -296,6 +307,7 @@ std::vector<FieldSpec> make_field_specs() {
   specs.push_back(shares("mesh expert_load", ORRERY_FIELD(mesh.expert_load.shares)));
   specs.push_back(size_list("mesh expert_of_slot", ORRERY_FIELD(mesh.expert_of_slot)));
   specs.back().is_optional = true;
+  specs.push_back(moe_chunks());
   add_fields("engine", engine_fields(), &Deployment::engine, specs);
   specs.push_back(size_list("graph_batch_sizes", ORRERY_FIELD(graph_batch_sizes)));
   specs.push_back(size_list("megakernel_batch_sizes", ORRERY_FIELD(megakernel_batch_sizes)));

@@ -155,7 +155,8 @@ TokenCell token_cell(std::int64_t tokens) {
 StepTemplates::StepTemplates(StepSetup setup)
     : setup_(std::move(setup)), runs_(layer_runs(setup_.model.layers)) {
   const Mesh& mesh = setup_.mesh;
-  if (mesh.cp > 1 || mesh.two_batch_overlap || mesh.ffn_instances > 0) return;
+  const bool varies = mesh.two_batch_overlap || mesh.moe_chunks > 1;  // ops with the rows
+  if (mesh.cp > 1 || varies || mesh.ffn_instances > 0) return;
   const std::int64_t ways = ways_of(setup_.mesh);
   const auto is_one_chain = [&](const Key& key) {
     const Plan plan =

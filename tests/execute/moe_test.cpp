@@ -175,6 +175,43 @@ TEST(ReferenceMoe, EveryMeshGivesTheLogitsOfOneRank) {
   }
 }
 
+// Ranks have 10 and 5 tokens in prompts, in chunks as even as can be, and 2 and 1 in decodes: fewer
+// than chunks.
+TEST(ReferenceMoe, ChunksOfTokensGiveTheLogitsOfOneRank) {
+  for (const std::string& kind : kKinds) {
+    const Deployment single = deployment_of(kind, MoeDesign::kShuffling);
+    for (const ExpertComm comm : {ExpertComm::kEager, ExpertComm::kGraph}) {
+      for (const int chunks : {2, 3, 7}) {
+        for (Mesh mesh : {Mesh{.dp = 2, .ep = 2}, Mesh{.dp = 4, .ep = 4},
+                          Mesh{.dp = 2, .tp = 2, .ep = 4}, Mesh{.dp = 2, .tp = 2, .ep = 2}}) {
+          mesh.expert_comm = comm;
+          mesh.moe_chunks = chunks;
+          Deployment split = deployment_of(kind, MoeDesign::kShuffling, mesh);
+          split.options.moe_streams = chunks % 2 + 1;
+          EXPECT_LT(worst_difference(split, single), 1e-9)
+              << kind << " dp " << mesh.dp << " tp " << mesh.tp << " ep " << mesh.ep << " "
+              << chunks << " chunks " << kExpertCommNames[static_cast<std::size_t>(comm)];
+        }
+      }
+    }
+  }
+}
+
+TEST(ReferenceMoe, ChunksWithCopiesOfExpertsAndASkewedLoadGiveTheLogitsOfOneRank) {
+  const Deployment single = deployment_of("deepseek", MoeDesign::kShuffling);
+  for (const ExpertComm comm : {ExpertComm::kEager, ExpertComm::kGraph}) {
+    Mesh mesh{.dp = 2, .ep = 2, .expert_comm = comm, .moe_chunks = 2};
+    mesh.expert_load = zipf_load(8, 1, 3);
+    EXPECT_LT(worst_difference(deployment_of("deepseek", MoeDesign::kShuffling, mesh), single),
+              1e-9);
+    mesh.expert_load = {};
+    mesh.num_redundant_experts = 2;
+    mesh.expert_of_slot = {7, 3, 0, 1, 2, 3, 4, 5, 6, 0};
+    EXPECT_LT(worst_difference(deployment_of("deepseek", MoeDesign::kShuffling, mesh), single),
+              1e-9);
+  }
+}
+
 // Ops of ranks that expect other amounts stand apart in the plan; what is computed is the same.
 TEST(ReferenceMoe, AnExpectedSkewChangesNoLogits) {
   for (const std::string& kind : kKinds) {
@@ -230,9 +267,11 @@ TEST(ReferenceMoe, GivenScoresChooseTheExperts) {
 }
 
 TEST(ReferenceMoe, ACollectiveLeftOutIsNoticed) {
-  for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.tp = 2, .ep = 2},
-                           Mesh{.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager},
-                           Mesh{.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kGraph}}) {
+  for (const Mesh& mesh :
+       {Mesh{.tp = 2}, Mesh{.tp = 2, .ep = 2},
+        Mesh{.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager},
+        Mesh{.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kGraph},
+        Mesh{.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager, .moe_chunks = 2}}) {
     const Deployment deployment = deployment_of("deepseek", MoeDesign::kShuffling, mesh);
     const Deployment single = deployment_of("deepseek", MoeDesign::kShuffling);
     const StepInput step = moe_steps()[0];
@@ -371,23 +410,45 @@ Tensor rows_tensor(std::int64_t rows) {
 
 // Rank 0 keeps 1 row and sends 2, rank 1 sends 1 and keeps none; columns 10 * rank + row.
 // No wait comes of memory that tensors share: what is to run side by side can.
+using AwaitedOps = std::map<std::string, std::vector<std::string>>;
+// Of rank 0, ops of other streams that an op waits for.
+AwaitedOps awaited_ops(const Plan& plan) {
+  const std::vector<Task> tasks = rank_tasks(plan, 0);
+  const auto waits =
+      event_waits(task_memory(plan, 0, tasks, plan_buffers(plan, 0), kv_layers(plan, 0)));
+  AwaitedOps found;
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    for (const std::int32_t task : waits[i]) {
+      found[task_name(plan, tasks[i])].push_back(
+          task_name(plan, tasks[static_cast<std::size_t>(task)]));
+    }
+  }
+  return found;
+}
+
+// The experts of a chunk wait for no way back of another. The third dispatch follows the first way
+// back on its stream, and so all gathers; the experts behind it, and so the scatters, follow both.
+TEST(MoeSteps, AChunkWaitsForItsOwnRowsAlone) {
+  const Plan plan =
+      parallelize(moe_layer_plan(tiny_moe("qwen3"), 64, {.moe_design = MoeDesign::kShuffling}),
+                  {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager, .moe_chunks = 3});
+  AwaitedOps expected{{"counts.all_to_all", {"shuffle.chunk2"}}};
+  for (const std::string chunk : {".chunk0", ".chunk1", ".chunk2"}) {
+    expected["dispatch.all_to_all" + chunk] = {"gather" + chunk};
+    expected["combine" + chunk] = {"dispatch.all_to_all" + chunk};
+    expected["return.all_to_all" + chunk] = {"split" + chunk};
+    expected["scatter" + chunk] = {"return.all_to_all" + chunk};
+  }
+  expected.erase("dispatch.all_to_all.chunk2");
+  expected.erase("scatter.chunk0");
+  EXPECT_EQ(awaited_ops(plan), expected);
+}
+
 TEST(MoeSteps, DispatchWaitsForItsRowsAndTheSharedExpertForItsTurn) {
-  using AwaitedOps = std::map<std::string, std::vector<std::string>>;
   const auto waits_of = [](ExpertComm comm) {
     const LoweringOptions options{.moe_design = MoeDesign::kShuffling, .moe_streams = 2};
-    const Plan plan = parallelize(moe_layer_plan(tiny_moe("llama4"), 64, options),
-                                  {.dp = 2, .ep = 2, .expert_comm = comm});
-    const std::vector<Task> tasks = rank_tasks(plan, 0);
-    const auto waits =
-        event_waits(task_memory(plan, 0, tasks, plan_buffers(plan, 0), kv_layers(plan, 0)));
-    AwaitedOps found;
-    for (std::size_t i = 0; i < tasks.size(); ++i) {
-      for (const std::int32_t task : waits[i]) {
-        found[task_name(plan, tasks[i])].push_back(
-            task_name(plan, tasks[static_cast<std::size_t>(task)]));
-      }
-    }
-    return found;
+    return awaited_ops(parallelize(moe_layer_plan(tiny_moe("llama4"), 64, options),
+                                   {.dp = 2, .ep = 2, .expert_comm = comm}));
   };
   const AwaitedOps eager{{"counts.all_to_all", {"shuffle"}},
                          {"shared.gate_up_proj", {"shuffle"}},

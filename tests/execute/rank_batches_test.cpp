@@ -164,6 +164,10 @@ TEST(RankBatches, SoDoExpertsThatTheRanksShare) {
     Mesh mesh{.dp = 2, .ep = 2};
     mesh.expert_comm = comm;
     expect_logits_of_one_rank(model, {.moe_design = MoeDesign::kShuffling}, mesh);
+    for (const int chunks : {2, 3}) {
+      mesh.moe_chunks = chunks;
+      expect_logits_of_one_rank(model, {.moe_design = MoeDesign::kShuffling}, mesh);
+    }
   }
 }
 

@@ -46,6 +46,7 @@ Deployment example() {
                      .ffn_tp = 10,
                      .ffn_schedule = FfnSchedule::kLock,
                      .expert_comm = ExpertComm::kAllGather,
+                     .moe_chunks = 3,
                      .split_shared_expert = false,
                      .two_batch_overlap = true,
                      .num_redundant_experts = 7,
@@ -98,6 +99,8 @@ TEST(Deployment, ReadsBackAsItWas) {
 TEST(Deployment, HasOneLineForEachField) {
   const std::string text = to_text(example());
   EXPECT_NE(text.find("mesh tp 4\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("mesh moe_chunks 3\n"), std::string::npos) << text;
+  EXPECT_EQ(to_text(Deployment()).find("moe_chunks"), std::string::npos);
   EXPECT_NE(text.find("config hidden_size int 2048\n"), std::string::npos) << text;
   EXPECT_NE(text.find("config eos_token_id ints 1,2\n"), std::string::npos) << text;
   EXPECT_NE(text.find("config rope_scaling null\n"), std::string::npos) << text;
