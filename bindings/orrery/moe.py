@@ -146,6 +146,7 @@ def layer(
     design: str = "shuffling",
     streams: int = 1,
     fuse_scatter_add: bool = False,
+    chunks: int = 1,
     weights: str = "bf16",
     machine: str = "single-h200",
     provider: str = "orrery",
@@ -166,7 +167,8 @@ def layer(
 
     `weights` is the format of weights and activations: bf16, or fp8 with scales by row. `expert_load` is
     uniform, power_law_1.2 ..., "{zipf: 1.0}" or "{trace: FILE}"; `experts` is in_order, balanced or
-    balanced_on_nodes, for ep above 1. Other keys of a scenario as `overrides`.
+    balanced_on_nodes, for ep above 1. With `chunks` above 1 a rank's tokens are cut into as many parts, of which
+    one computes while others are on their way. Other keys of a scenario as `overrides`.
     Raises ScenarioError, and ValueError as of_scenario does.
     """
     if expert_comm is None:
@@ -181,7 +183,7 @@ def layer(
         f"placement={{dp: {dp}, tp: {tp}, ep: {ep}, expert_comm: {expert_comm}, "
         f"num_redundant_experts: {num_redundant_experts}}}",
         f"moe={{design: {design}, streams: {streams}, fuse_scatter_add: {str(fuse_scatter_add).lower()}, "
-        f"experts: {experts}}}",
+        f"chunks: {chunks}, experts: {experts}}}",
         *overrides,
     ]
     scenario = load(project_root() / "scenarios" / "moe_scout_designs.yaml", overrides=keys)
@@ -200,7 +202,7 @@ def persistent(model: str, *, tokens: int, **keys: Any) -> list[MoeLayer]:
     some experts: it is priced as if they chose all alike."""
     if keys.get("expert_load", "uniform") not in ("uniform", "balanced"):
         return []
-    alone = {**keys, "expert_comm": "all_to_all", "streams": 1}  # it sends rows itself, on one stream
+    alone = {**keys, "expert_comm": "all_to_all", "streams": 1, "chunks": 1}  # it sends rows itself, on one stream
     try:
         return [layer(model, tokens=tokens, design="persistent", **alone)]
     except _core.ScenarioError as error:
@@ -376,6 +378,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--provider", default="orrery", help="see `orrery providers` (orrery)")
     parser.add_argument("--expert-load", default="uniform", metavar="LOAD", help="as model.expert_load of a scenario (uniform)")
     parser.add_argument("--streams", type=whole_number(1, 2), default=1, help="2: the shared expert on a second stream (1)")
+    chunks = "parts of a rank's tokens, with dp above 1: one computes while others are on their way (1)"
+    parser.add_argument("--chunks", type=whole_number(1, 64), default=1, metavar="K", help=chunks)
     for ways in ("dp", "tp", "ep"):
         parser.add_argument(f"--{ways}", type=whole_number(1, 10**6), default=1, metavar="N")
     parser.add_argument("--expert-comm", metavar="C", help="with dp above 1: eager, graph, dedup, dedup_graph (eager)")
@@ -416,13 +420,18 @@ def run(options: argparse.Namespace) -> int:
     for name, of in (("straggler_rank", "straggler_delay"), ("nic_queue", "hosts")):
         if getattr(options, name) and getattr(options, of) is None:
             raise ValueError(f"--{name} without --{of}, expected both".replace("_", "-"))
+    if options.chunks > 1 and options.ablation:
+        raise ValueError("--chunks with --ablation, whose layers are not cut; expected one of them")
     found: list[dict[str, Any]] = []
     for tokens in options.tokens:
         if options.ablation:
             layers = ablation(options.model, tokens=tokens, **keys)
-        elif options.dp > 1 or options.ep > 1:  # the other designs hold all experts on each rank
-            one = layer(options.model, tokens=tokens, streams=options.streams, **keys)
-            layers = [one, *persistent(options.model, tokens=tokens, **keys)]
+        elif options.dp > 1 or options.ep > 1 or options.chunks > 1:  # the other designs hold all experts on each rank
+            layers = [layer(options.model, tokens=tokens, streams=options.streams, **keys)]
+            if options.chunks > 1:
+                label = f"shuffling, {options.chunks} chunks"
+                layers.append(layer(options.model, tokens=tokens, streams=options.streams, chunks=options.chunks, label=label, **keys))
+            layers += persistent(options.model, tokens=tokens, **keys)
         else:
             layers = designs(options.model, tokens=tokens, streams=options.streams, **keys)
         kernels = [one for one in layers if one.buffers_bytes]

@@ -125,6 +125,7 @@ std::string describe(const Mesh& mesh) {
     text.append(" ").append(kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)]);
   }
   if (mesh.two_batch_overlap) text += " in halves";
+  if (mesh.moe_chunks > 1) text += " in " + std::to_string(mesh.moe_chunks) + " chunks";
   if (mesh.sp) text += " sp";
   if (!mesh.expert_of_slot.empty()) {
     text += " copies of " + std::to_string(mesh.num_redundant_experts) + " experts";
@@ -364,8 +365,24 @@ void check_even_rows(StepCheck& check) {
                      .has_unlike_ranks = true});
 }
 
+// Tokens of experts in chunks, of which a rank may have fewer than chunks, or none.
+void check_chunks(StepCheck& check) {
+  for (const ExpertComm comm : {ExpertComm::kEager, ExpertComm::kGraph}) {
+    for (const int chunks : {2, 3}) {
+      const Mesh mesh{.dp = 2, .ep = 2, .expert_comm = comm, .moe_chunks = chunks};
+      for (const SmallMoe kind : {SmallMoe::kQwen3, SmallMoe::kLlama4, SmallMoe::kDeepseek}) {
+        check.check_steps({.kind = kind, .mesh = mesh});
+        check.check_steps({.kind = kind, .mesh = mesh, .has_unlike_ranks = true});
+      }
+      check.check_steps({.kind = SmallMoe::kDeepseek, .streams = 2, .mesh = mesh});
+      check.check_steps({.kind = SmallMoe::kQwen3, .dtype = DType::kFp8, .mesh = mesh});
+    }
+  }
+}
+
 void check_two_gpus(StepCheck& check) {
   check_even_rows(check);
+  check_chunks(check);
   for (const Mesh& mesh : meshes_of_two()) {
     for (const SmallMoe kind : {SmallMoe::kQwen3, SmallMoe::kLlama4, SmallMoe::kDeepseek}) {
       check.check_steps({.kind = kind, .mesh = mesh});

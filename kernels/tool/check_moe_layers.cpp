@@ -219,6 +219,11 @@ void check_several_gpus(LayerCheck& check) {
       const std::string wide = model + tokens + " dp=2 ep=2";
       check.check_layers({wide + " comm=graph", wide + " comm=graph mode=eager streams=2",
                           wide + " comm=eager mode=eager", wide + " comm=eager"});
+      for (const char* chunks : {" chunks=2", " chunks=3"}) {
+        check.check_layers({wide + " comm=graph" + chunks, wide + " comm=graph mode=eager" + chunks,
+                            wide + " comm=eager mode=eager" + chunks,
+                            wide + " comm=eager mode=eager streams=2" + chunks});
+      }
     }
   }
   for (const std::string mesh : {"dp=2 tp=2 ep=4 comm=graph", "dp=2 tp=2 ep=2 comm=dedup_graph"}) {
@@ -231,7 +236,8 @@ void check_several_gpus(LayerCheck& check) {
     const std::string wide = model + " tokens=134 dp=4 ep=4";
     check.check_layers({wide + " comm=graph", wide + " comm=eager mode=eager"});
   }
-  for (const char* mesh : {"tp=2", "tp=2 ep=2", "dp=2 ep=2 comm=graph"}) {
+  for (const char* mesh :
+       {"tp=2", "tp=2 ep=2", "dp=2 ep=2 comm=graph", "dp=2 ep=2 comm=graph chunks=2"}) {
     check.check_wrong_collectives("tiny_deepseek tokens=67 " + std::string(mesh));
   }
 }

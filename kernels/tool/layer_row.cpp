@@ -10,11 +10,11 @@ namespace {
 
 // In the order in which they are written; what they hold stands in moe.cpp.
 constexpr auto kColumns = std::to_array<std::string_view>(
-    {"case",    "text",      "kernel",       "dtype",    "model",      "tokens",       "design",
-     "mode",    "load",      "streams",      "fuse",     "seed",       "tp",           "dp",
-     "ep",      "comm",      "gpus",         "revision", "ours_us",    "spread",       "runs",
-     "host_us", "sets",      "weight_bytes", "launches", "host_syncs", "buffer_bytes", "rows",
-     "active",  "most_rows", "difference",   "busy_us",  "overlap_us", "error"});
+    {"case", "text",    "kernel",    "dtype",        "model",    "tokens",     "design",
+     "mode", "load",    "streams",   "fuse",         "seed",     "tp",         "dp",
+     "ep",   "comm",    "chunks",    "gpus",         "revision", "ours_us",    "spread",
+     "runs", "host_us", "sets",      "weight_bytes", "launches", "host_syncs", "buffer_bytes",
+     "rows", "active",  "most_rows", "difference",   "busy_us",  "overlap_us", "error"});
 
 // As RFC 4180 has it.
 std::string quoted(std::string_view cell) {
@@ -113,6 +113,7 @@ LayerRow row_of(const MoeCase& one, int number) {
   row.set("dp", std::int64_t{one.mesh.dp});
   row.set("ep", std::int64_t{one.mesh.ep});
   row.set("comm", one.comm);
+  row.set("chunks", std::int64_t{one.mesh.moe_chunks});
   row.set("gpus", std::int64_t{num_ranks(one.mesh)});
   return row;
 }

@@ -12,7 +12,7 @@
 //
 //   case, text     its number and line
 //   kernel, dtype  "moe_layer", the format of experts and activations
-//   model, tokens, design, mode, load, streams, fuse, seed, tp, dp, ep, comm: its shape
+//   model, tokens, design, mode, load, streams, fuse, seed, tp, dp, ep, comm, chunks: its shape
 //   gpus, revision
 //   ours_us        of a layer by the GPUs' clocks: the median of `runs` steps
 //   spread         interquartile range over the median

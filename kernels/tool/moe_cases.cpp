@@ -106,6 +106,7 @@ constexpr auto kKeys = std::to_array<Key>({
        one.mesh.expert_comm = parse_comm(value.text);
        one.comm = value.text;
      }},
+    {"chunks", [](MoeCase& one, const Value& value) { one.mesh.moe_chunks = value.small(1); }},
     {"streams", [](MoeCase& one, const Value& value) { one.streams = value.small(1); }},
     {"shared", [](MoeCase& one,
                   const Value& value) { one.shared_inside = one_of(value, "beside", "inside"); }},
@@ -160,6 +161,7 @@ MoeCase parse_moe_case(std::string_view line) {
     key->read(one, {.name = name, .text = field.substr(name.size() + 1)});
     one.text.append(" ").append(field);
   }
+  check_moe_chunks(one.mesh, one.design);
   if (zipf_exponent(one.load) > 0) {
     one.mesh.expert_load.shares = shares_of(one, moe_model(one.model).num_experts);
   }

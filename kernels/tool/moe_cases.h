@@ -26,6 +26,8 @@ namespace orrery::tool {
 // load    router: experts as the router's scores say; uniform, zipf:S (share of the k-th expert
 //         proportional to k^-S, in an order drawn from the seed): scores are imposed that choose so
 // comm    how tokens reach experts on other data-parallel ranks (ExpertComm)
+// chunks  parts of a rank's tokens, of which one computes while others are on their way
+// (moe_chunks)
 struct MoeCase {
   std::string text;  // as given, less spaces that mean nothing
   std::string model;

@@ -23,6 +23,19 @@ void check_dispatch(const Scenario& scenario) {
   if (scenario.disaggregation) check(scenario.disaggregation->prefill.placement.mesh);
 }
 
+// On all meshes, each of which must take them.
+void set_chunks(Scenario& scenario) {
+  std::vector<Mesh*> meshes{&scenario.mesh};
+  if (scenario.disaggregation) {
+    meshes.push_back(&scenario.disaggregation->prefill.placement.mesh);
+    meshes.push_back(&scenario.disaggregation->decode.placement.mesh);
+  }
+  for (Mesh* mesh : meshes) {
+    mesh->moe_chunks = scenario.moe.chunks;
+    check_moe_chunks(*mesh, scenario.moe.design);
+  }
+}
+
 std::vector<const Mesh*> meshes_of(const Scenario& scenario) {
   if (!scenario.disaggregation) return {&scenario.mesh};
   return {&scenario.disaggregation->prefill.placement.mesh,
@@ -121,6 +134,11 @@ void read_experts(const Reader& root, const std::filesystem::path& directory, Sc
     }
     scenario.moe = {};
     return;
+  }
+  try {
+    set_chunks(scenario);
+  } catch (const std::invalid_argument& error) {
+    root.fail(root.has("moe") ? "moe" : "engine", error.what());
   }
   try {
     check_dispatch(scenario);

@@ -156,6 +156,8 @@ std::vector<Section> model_sections() {
       {"moe",
        {choice("design", all_names(kMoeDesignNames), "how routed experts are computed"),
         whole("streams", "2: the shared expert on a second stream", 1, 2),
+        whole("chunks", "parts of a rank's tokens: one computes while others are on their way", 1,
+              kMostMoeChunks, "1"),
         key(Kind::kBoolean, "fuse_scatter_add", "rows are added by the second grouped gemm"),
         key(Kind::kBoolean, "shared_inside", "design persistent computes the shared expert too"),
         choice("experts", all_names(kExpertOrderNames), "which rank holds which experts"),

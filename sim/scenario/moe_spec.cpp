@@ -149,6 +149,9 @@ MoeSpec read_moe(const YamlNode& node, const MoeSpec& defaults) {
   if (reader.has("streams")) {
     spec.streams = static_cast<int>(reader.integer("streams", 1, 2));
   }
+  if (reader.has("chunks")) {
+    spec.chunks = static_cast<int>(reader.integer("chunks", 1, kMostMoeChunks));
+  }
   if (reader.has("fuse_scatter_add")) {
     spec.fuse_scatter_add = reader.boolean("fuse_scatter_add");
   }
@@ -163,6 +166,7 @@ MoeSpec read_moe(const YamlNode& node, const MoeSpec& defaults) {
 std::string to_yaml(const MoeSpec& spec) {
   return "{design: " + std::string(to_text(spec.design)) +
          ", streams: " + std::to_string(spec.streams) +
+         (spec.chunks > 1 ? ", chunks: " + std::to_string(spec.chunks) : std::string()) +
          ", fuse_scatter_add: " + (spec.fuse_scatter_add ? "true" : "false") +
          (spec.shared_inside ? ", shared_inside: true" : "") +
          ", experts: " + std::string(kExpertOrderNames[static_cast<std::size_t>(spec.experts)]) +

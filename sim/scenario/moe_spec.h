@@ -22,20 +22,21 @@ namespace orrery {
 // Which rank holds which routed experts (sim/parallel/expert_placement.h).
 enum class ExpertOrder : std::uint8_t { kInOrder, kBalanced, kBalancedOnNodes };
 
-// `moe: {design: shuffling, streams: 2, fuse_scatter_add: true}`, of a scenario or a profile.
+// `moe: {design: shuffling, streams: 2, chunks: 2}`, of a scenario or a profile.
 struct MoeSpec {
   MoeDesign design = MoeDesign::kFused;
   int streams = 1;
   bool fuse_scatter_add = false;
   bool shared_inside = false;
+  int chunks = 1;                               // Mesh::moe_chunks
   ExpertOrder experts = ExpertOrder::kInOrder;  // ep > 1; at the start, where they move
   std::optional<EplbConfig> eplb;               // none: they stay
   bool operator==(const MoeSpec&) const = default;
 };
 
 // What the node states goes before `defaults`; a design other than the default's starts from
-// streams 1 and no fusion. Throws ScenarioError on an unknown key or design, streams other than 1
-// and 2.
+// streams 1, chunks 1 and no fusion. Throws ScenarioError on an unknown key or design, streams
+// other than 1 and 2, chunks that are no whole number from 1 to 64.
 MoeSpec read_moe(const YamlNode& node, const MoeSpec& defaults);
 std::string to_yaml(const MoeSpec& spec);
 void set_moe(const MoeSpec& spec, LoweringOptions& options);

@@ -28,6 +28,13 @@ TEST(MoeCases, ALineSaysWhatDiffersFromTheDefaults) {
   EXPECT_EQ(one.mode, LaunchMode::kGraph);
 }
 
+TEST(MoeCases, ChunksAreOfTheMesh) {
+  const MoeCase one = parse_moe_case("qwen3_30b tokens=128 dp=2 ep=2 comm=graph chunks=3");
+  EXPECT_EQ(one.mesh.moe_chunks, 3);
+  const std::vector<LayerRow> rows{row_of(one, 0)};
+  EXPECT_NE(to_csv(rows).find(",graph,3,2,"), std::string::npos);
+}
+
 // As their configs in models/ say.
 TEST(MoeCases, ModelsAreRoutedAsTheirConfigsSay) {
   const ModelConfig v3 = moe_model("deepseek_v3");
@@ -61,6 +68,15 @@ TEST(MoeCases, AnUnknownWordIsAnErrorThatNamesTheNearest) {
   EXPECT_NE(message("scuot").find("scout"), std::string::npos);
   EXPECT_NE(message("scout desing=padding").find("design"), std::string::npos);
   EXPECT_NE(message("scout comm=grahp").find("graph"), std::string::npos);
+  for (const char* chunks : {"0", "-1", "1.5", "two", ""}) {
+    EXPECT_NE(message("scout dp=2 ep=2 comm=eager chunks=" + std::string(chunks))
+                  .find("expected a whole number from 1"),
+              std::string::npos)
+        << chunks;
+  }
+  EXPECT_NE(message("scout dp=2 ep=2 comm=eager chunks=65").find("1 to 64"), std::string::npos);
+  EXPECT_NE(message("scout chunks=2").find("with dp 1"), std::string::npos);
+  EXPECT_NE(message("scout dp=2 ep=2 chunks=2").find("eager or graph"), std::string::npos);
   EXPECT_NE(message("scout load=zipf").find("zipf:S"), std::string::npos);
   EXPECT_NE(message("scout tokens=0").find("expected a whole number from 1"), std::string::npos);
 }
@@ -155,7 +171,7 @@ TEST(LayerRow, CellsStandInTheColumnsOfTheTable) {
   row.set("error", "a \"b\", c");
   const std::string text = to_csv(std::vector{row});
   EXPECT_TRUE(text.starts_with("case,text,"));
-  EXPECT_TRUE(text.ends_with(",error\n3" + std::string(19, ',') + "0.5" + std::string(14, ',') +
+  EXPECT_TRUE(text.ends_with(",error\n3" + std::string(20, ',') + "0.5" + std::string(14, ',') +
                              "\"a \"\"b\"\", c\"\n"));
   EXPECT_THROW(row.set("no_such_column", "x"), std::invalid_argument);
 }

@@ -206,6 +206,10 @@ def test_imposed_scores_are_an_input_of_the_plan() -> None:
     [
         ({"design": "shufling"}, "nearest is \"shuffling\""),
         ({"streams": 3}, "moe.streams"),
+        ({"chunks": 0}, "moe.chunks"),
+        ({"chunks": 1.5}, "moe.chunks"),
+        ({"chunks": 2}, "expected dp of at least 2"),
+        ({"chunks": 2, "design": "padding"}, "expected design shuffling"),
         ({"design": "padding", "fuse_scatter_add": True}, "expected design shuffling or concatenation"),
         ({"design": "slicing", "mode": "graph"}, "which no graph can hold"),
         ({"weights": "fp8_block"}, "expert weights are fp8_block"),
@@ -245,6 +249,21 @@ def test_the_command_line_prints_tables_and_json(capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)[0]["label"] == "all of it"
     assert cli.main(["moe", "nothing"]) == 2
     assert "unknown model" in capsys.readouterr().err
+
+
+def test_chunks_win_with_many_tokens_and_cost_with_few() -> None:
+    of_eight = {"machine": "hgx-h200", "dp": 8, "ep": 8}
+    for tokens, is_won in ((65536, True), (64, False)):
+        whole, cut = (moe.layer("qwen3-30b-a3b", tokens=tokens, chunks=chunks, **of_eight) for chunks in (1, 2))
+        assert (cut.duration_s < whole.duration_s) == is_won, tokens
+        assert cut.num_syncs == whole.num_syncs
+        assert cut.num_kernels > whole.num_kernels
+
+
+def test_the_command_line_sets_chunks_beside_the_layer_in_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["moe", "qwen3-30b-a3b", "--machine", "hgx-h200", "--dp", "2", "--ep", "2", "--chunks", "3", "--json"]) == 0
+    labels = [one["label"] for one in json.loads(capsys.readouterr().out)]
+    assert labels[:2] == ["shuffling", "shuffling, 3 chunks"]
 
 
 def test_a_scenario_with_a_design_comes_back_from_its_yaml(tmp_path) -> None:

@@ -208,6 +208,46 @@ TEST_F(ScenarioTest, experts_lie_where_the_placement_says) {
       ScenarioError);
 }
 
+TEST_F(ScenarioTest, tokens_of_experts_go_in_chunks) {
+  const auto text = [](const std::string& moe, const std::string& placement) {
+    return "model: {config: qwen3-30b-a3b}\nmachine: hgx-h200\nprovider: none\nmoe: {" + moe +
+           "}\nplacement: {" + placement +
+           "}\nworkload: {closed_loop: {concurrency: 2, num_requests: 4, prompt_tokens: 10, "
+           "output_tokens: 5}}\n";
+  };
+  const std::string flow = "dp: 8, ep: 8, expert_comm: eager";
+  const auto loaded = [&](const std::string& moe, const std::string& placement) {
+    return load_scenario(write("a.yaml", text(moe, placement)), kPaths);
+  };
+  const Scenario scenario = loaded("design: shuffling, chunks: 2", flow);
+  EXPECT_EQ(scenario.mesh.moe_chunks, 2);
+  EXPECT_EQ(load_scenario(write("b.yaml", to_yaml(scenario)), kPaths).moe, scenario.moe);
+  const Scenario plain = loaded("design: shuffling, chunks: 1", flow);
+  EXPECT_EQ(to_yaml(plain).find("chunks"), std::string::npos);
+  EXPECT_NO_THROW(static_cast<void>(run_scenario(scenario)));
+
+  const auto says = [&](const std::string& problem, const std::string& moe,
+                        const std::string& placement) {
+    try {
+      static_cast<void>(loaded(moe, placement));
+      ADD_FAILURE() << moe << " " << placement << " loads";
+    } catch (const ScenarioError& error) {
+      EXPECT_NE(std::string(error.what()).find(problem), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("moe"), std::string::npos) << error.what();
+    }
+  };
+  for (const char* chunks : {"0", "-1", "65", "1.5", "two"}) {
+    says(chunks, std::string("design: shuffling, chunks: ") + chunks, flow);
+  }
+  says("dp of at least 2", "design: shuffling, chunks: 2", "tp: 8, ep: 8");
+  says("expected design shuffling", "design: fused, chunks: 2", "dp: 8, ep: 8");
+  says("expected design shuffling", "design: persistent, chunks: 2", "dp: 8, ep: 8");
+  says("expert_comm eager or graph", "design: shuffling, chunks: 2",
+       "dp: 8, ep: 8, expert_comm: tokens");
+  says("two_batch_overlap false", "design: shuffling, chunks: 2",
+       flow + ", two_batch_overlap: true");
+}
+
 TEST_F(ScenarioTest, experts_are_placed_anew_and_their_load_drifts) {
   const std::string head =
       "machine: hgx-h200\nprovider: none\nengine: {profile: orrery}\n"
@@ -374,7 +414,7 @@ TEST_F(ScenarioTest, a_static_batch_whose_one_step_does_not_fit_is_refused) {
 TEST_F(ScenarioTest, what_only_models_with_experts_have_is_refused_of_others) {
   for (const std::string set :
        {"model.expert_load={zipf: 1}", "model.expert_load={trace: none.csv}",
-        "moe={fuse_scatter_add: true}", "moe={streams: 2}"}) {
+        "moe={fuse_scatter_add: true}", "moe={streams: 2}", "moe={chunks: 2}"}) {
     try {
       static_cast<void>(load_scenario(write("a.yaml", kMinimal), kPaths, {set}));
       ADD_FAILURE() << set << " was accepted";

@@ -93,7 +93,8 @@ def _general(plan: Plan, engine: Engine, provider: str) -> list[str]:
         variable = _LONGER.get(engine.name)
         notes.append(f"The plan has requests of up to {plan.max_model_len:,} tokens, the model was made for {most:,}."
                      + (f" {title} refuses that unless {variable}=1 is set." if variable else ""))  # fmt: skip
-    design = plan.run.scenario["moe"]["design"]
+    moe = plan.run.scenario["moe"]
+    design = moe["design"] + (f" in {moe['chunks']} chunks" if "chunks" in moe else "")
     if plan.checkpoint.has_experts and design != "fused":
         notes.append(f"Routed experts were simulated as moe.design={design}; {title} has kernels of its own for them.")
     for role in plan.roles:
