@@ -65,6 +65,7 @@ LIBRARIES = tuple(
 # `full` and `ready` order in the same way.
 #   mla_decode_kernel: rescale and inverse (values.cuh reads, scores.cuh writes), stage (values.cuh reads, producer.cuh
 #     writes), a query's panels and cleared rows of a tile (scores.cuh reads, values.cuh writes).
+#   fused_moe_kernel: a tile's task, which all of a warp read and the producer writes anew (work_sm90.cuh).
 #   prefill_kernel of mla_prefill, which has room for one task: consumers read it, the producer writes that it was the
 #     last; 4 bytes per block that had one.
 #
@@ -80,6 +81,7 @@ LIBRARIES = tuple(
 SYNCTHREADS = "__syncthreads orders what is reported"
 ORDERED = (
     Exclusion(("racecheck",), "mla_decode_kernel", "its `empty` barriers order what is reported"),
+    Exclusion(("racecheck",), "fused_moe_kernel", "its `empty` barriers order what is reported"),
     Exclusion(("racecheck",), "prefill_kernelINS0_6ConfigILi192E", "its `empty` barrier orders what is reported"),
     *(Exclusion(("racecheck",), f"routing_scores_kernelILi{columns}ELi{rows}E", SYNCTHREADS)
       for rows, some_columns in ((64, (512,)), (128, (16, 32, 64, 128, 256)), (256, (16, 32, 64, 128)))
@@ -87,7 +89,10 @@ ORDERED = (
     *(Exclusion(("racecheck",), f"streaming_kernelI{element}Li8ELi{blocks}E", SYNCTHREADS)
       for element in ("13__nv_bfloat16", "13__nv_fp8_e4m3") for blocks in (2, 4)),
 )
-EXCLUSIONS = LIBRARIES + ORDERED
+# What bulk copies write is not written to initcheck: rows between the layers of fp8, which leave tiles so and are read by
+# the warps that quantise them (an LDG of quantize_rows). Those of bf16 are read by bulk copies alone, and all is clean.
+COPIED = (Exclusion(("initcheck",), "fused_moe_kernelI13__nv_fp8_e4m3E", "bulk copies write what it reads"),)
+EXCLUSIONS = LIBRARIES + ORDERED + COPIED
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,8 @@ struct Options {
   std::int64_t most_bytes = std::int64_t{1} << 30;
 };
 
-Options parse(std::span<const std::string_view> arguments) {
+// Of one GPU, where that is enough, none are listed.
+Options parse(std::span<const std::string_view> arguments, int fewest) {
   Options options;
   const int present = cuda::device_count();
   const std::vector<Option> known = {
@@ -42,6 +43,8 @@ Options parse(std::span<const std::string_view> arguments) {
       {"-o", [&](const Value& value) { options.directory = value.text; }},
       {"--most-bytes", [&](const Value& value) { options.most_bytes = value.whole(1); }}};
   read_arguments("time", arguments, known);
+  if (!options.directory.empty()) std::filesystem::create_directories(options.directory);
+  if (options.gpus.empty() && present == 1 && fewest == 1) return options;
   if (options.gpus.empty()) options.gpus = present > 2 ? std::vector{2, present} : std::vector{2};
   for (const int gpus : options.gpus) {
     if (gpus < 2 || gpus > std::min(present, kMaxRanks)) {
@@ -50,7 +53,6 @@ Options parse(std::span<const std::string_view> arguments) {
                                   std::to_string(present));
     }
   }
-  if (!options.directory.empty()) std::filesystem::create_directories(options.directory);
   return options;
 }
 
@@ -204,12 +206,14 @@ void time_fused_moe(const Options& options) {
 struct Timing {
   std::string_view what;
   void (*run)(const Options& options);
+  int fewest = 2;  // GPUs
 };
-constexpr std::array kTimings = {Timing{.what = "collectives", .run = time_collectives},
-                                 Timing{.what = "links", .run = time_links},
-                                 Timing{.what = "kv_transfer", .run = time_kv_transfer},
-                                 Timing{.what = "hops", .run = time_hops},
-                                 Timing{.what = "fused_moe_ranks", .run = time_fused_moe}};
+constexpr std::array kTimings = {
+    Timing{.what = "collectives", .run = time_collectives},
+    Timing{.what = "links", .run = time_links},
+    Timing{.what = "kv_transfer", .run = time_kv_transfer},
+    Timing{.what = "hops", .run = time_hops},
+    Timing{.what = "fused_moe_ranks", .run = time_fused_moe, .fewest = 1}};
 
 }  // namespace
 
@@ -218,8 +222,8 @@ bool is_peer_timing(std::string_view what) {
 }
 
 int time_peers(std::string_view what, std::span<const std::string_view> arguments) {
-  const Options options = parse(arguments);
-  std::ranges::find(kTimings, what, &Timing::what)->run(options);
+  const Timing& timing = *std::ranges::find(kTimings, what, &Timing::what);
+  timing.run(parse(arguments, timing.fewest));
   return 0;
 }
 

@@ -232,8 +232,8 @@ TEST(PowerLimit, RowsOfLongCallsAreAtTheLimitAlready) {
 TEST(PowerLimit, RowsOfRepeatedCallsAreAtTheLimitWhereTheseTakeLong) {
   const testing::TableDirectory directory;
   directory.write("fused_moe.csv",
-                  "dtype,tokens,hidden,ffn,experts_total,topk,activation,experts,time_us\n"
-                  "bf16,16384,2048,2048,8,2,0,8,1000\nbf16,4096,2048,2048,8,2,0,8,300\n");
+                  "dtype,tokens,hidden,ffn,experts_total,topk,activation,experts,shared,time_us\n"
+                  "bf16,16384,2048,2048,8,2,0,8,0,1000\nbf16,4096,2048,2048,8,2,0,8,0,300\n");
   const Provider provider = Provider::load(directory.path());
   const Machine machine = make_machine(testing::node_spec());
   CostOptions options;
@@ -248,7 +248,8 @@ TEST(PowerLimit, RowsOfRepeatedCallsAreAtTheLimitWhereTheseTakeLong) {
                                  {"experts_total", 8},
                                  {"topk", 2},
                                  {"activation", 0},
-                                 {"experts", 8}}});
+                                 {"experts", 8},
+                                 {"shared", 0}}});
   };
   EXPECT_NEAR(estimate(16384).at(Clock::kLimited).value(), 1e-3, 1e-9);
   EXPECT_LT(estimate(16384).at(Clock::kFull).value(), 0.85e-3);

@@ -101,13 +101,13 @@ TEST(FusedMoeBuffers, MakeLogitsOfFewTokensInParts) {
 }
 
 TEST(FusedMoeBuffers, AreWhatPlansCount) {
-  const Dims dims{{"tokens", 1000}, {"hidden", 2048},  {"ffn", 768},   {"experts_total", 128},
-                  {"topk", 8},      {"activation", 0}, {"experts", 32}};
+  const Dims dims{{"tokens", 1000}, {"hidden", 2048},  {"ffn", 768},    {"experts_total", 128},
+                  {"topk", 8},      {"activation", 0}, {"experts", 32}, {"shared", 0}};
   const FusedMoeMemory memory =
       memory_of(fused_moe_buffers(fused_moe_shape(DType::kBf16, dims), 132));
   const Bytes counted = kernel_spec("fused_moe").workspace(DType::kBf16, dims);
   EXPECT_EQ(counted, memory.rows + memory.between + memory.results);
-  EXPECT_LT(memory.total(), 1.01 * counted);
+  EXPECT_LT(memory.total(), 1.03 * counted);
 }
 
 }  // namespace

@@ -190,7 +190,7 @@ TEST(FusedMoeReference, RefusesShapesThatTheKernelDoesNotTake) {
   odd.ffn = 12;
   EXPECT_THROW(require_fused_moe_shape(odd), std::invalid_argument);
   FusedMoeShape many = shape_of_two_experts(1, 1);
-  many.experts = 257;
+  many.experts = 513;
   EXPECT_THROW(require_fused_moe_shape(many), std::invalid_argument);
 }
 

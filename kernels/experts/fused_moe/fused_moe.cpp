@@ -34,8 +34,8 @@ Work work(DType dtype, const Dims& dims) {
 }
 
 // Room for what routing may do: rows of x that may come to the rank, what lies between their
-// layers, and on several ranks results of own tokens. Without tables and counters, less than a
-// hundredth, which depend on the GPU.
+// layers, and on several ranks results of own tokens. Without tables, counters and parts of logits,
+// a fiftieth of 1,000 tokens and less of more, which depend on the GPU.
 Bytes workspace(DType dtype, const Dims& dims) {
   const FusedMoeMemory memory =
       memory_of(fused_moe_buffers(fused_moe_shape(dtype, dims), /*num_sms=*/1));

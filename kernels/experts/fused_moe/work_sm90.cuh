@@ -228,6 +228,7 @@ __device__ __forceinline__ void consume(Shared& shared, const Maps& maps, const 
     __syncwarp();
     sm90::barrier_wait(full, ring.phase);
     const Task task = shared.gemm.stages.task[ring.stage];
+    __syncwarp();  // who lets the next one be written has read it, and so have all of its warp
     if (task.group < 0) break;
     const auto in_width = [&]<int kWidth>() {
       consume_tile<T, kWidth>(shared, ring, maps, a, task, group, buffer_index, written, launch);

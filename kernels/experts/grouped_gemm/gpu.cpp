@@ -368,6 +368,9 @@ std::vector<KernelOp> bench_ops() {
       ops.push_back(op(dtype, {groups * rows, 2048, 5120, groups, groups}));
       ops.push_back(op(dtype, {groups * rows, 5120, 1024, groups, groups}));
     }
+    // As many rows with room for more behind them, which is to cost nothing.
+    ops.push_back(op(dtype, {128, 2048, 5120, 16, 16}, {{"slack", 16256}}));
+    ops.push_back(op(dtype, {16384, 2048, 5120, 16, 16}, {{"slack", 49152}}));
     // The layer of fused_moe's bench.
     ops.push_back(op(dtype, {16384, 4096, 2048, 64, 64}));
     ops.push_back(op(dtype, {16384, 2048, 2048, 64, 64}));
