@@ -222,8 +222,9 @@ class StepCheck : public CheckCases {
     const CheckedDeployment deployment = deployment_of(step);
     const std::string what = deployment.name + " graph against eager";
     guarded(what, [&] {
-      const std::vector<CheckedStep> steps =
+      std::vector<CheckedStep> steps =
           reference_conversation(deployment_of({.kind = step.kind}), kNumDecodeSteps);
+      if (step.has_unlike_ranks) steps = on_unlike_ranks(std::move(steps));
       const ExecutedConversation eager = run_conversation(deployment, steps, {});
       const ExecutedConversation graph =
           run_conversation(deployment, steps, {.decode_mode = LaunchMode::kGraph});
@@ -452,7 +453,7 @@ void check_latents_of_even_rows(StepCheck& check, SmallMoe kind, Mesh mesh) {
     mesh.expert_comm = comm;
     check.check_steps({.kind = kind, .mesh = mesh, .has_unlike_ranks = true});
   }
-  check.check_graph({.kind = kind, .mesh = mesh});
+  check.check_graph({.kind = kind, .mesh = mesh, .has_unlike_ranks = true});
 }
 
 }  // namespace

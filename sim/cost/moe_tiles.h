@@ -24,9 +24,9 @@
 
 namespace orrery {
 
-// Fitted to all 132 bf16 rows of fused_moe that were measured on H200s of one host (2026-11-27;
-// four shapes on one, two and four GPUs; docs/kernels/fused_moe.md has the errors, those of shapes
-// left out of the fit too), by docs/tools/moe_tiles.py.
+// Fitted to all 132 bf16 rows of fused_moe that were measured on H200s of one host (2026-11-29;
+// four shapes on one, two and, before 2026-11-28, four GPUs; docs/kernels/fused_moe.md has the
+// errors, those of shapes left out of the fit too), by docs/tools/moe_tiles.py.
 struct MoeTileTimes {
   // Routing.
   Seconds launch;        // whatever the shape
