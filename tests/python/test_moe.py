@@ -34,7 +34,7 @@ def test_one_kernel_stands_beside_the_designs_where_it_takes_the_model(capsys) -
     assert [line.split()[0] for line in lines[2:4]] == ["shuffling", "persistent"]
     (one,) = moe.persistent("qwen3-30b-a3b", tokens=128, dp=2, ep=2, machine="hgx-h200")
     assert (one.num_kernels, one.num_syncs, one.roofline_share) == (1, 0, 0)
-    assert one.duration_s == pytest.approx(244.6e-6, rel=0.05)  # 64 tokens on each GPU: a row of the table
+    assert one.duration_s == pytest.approx(211.9e-6, rel=0.05)  # 64 tokens on each GPU: a row of the table
     # A shape that no row is of: its tiles are simulated, which is no measurement.
     (other,) = moe.persistent("mixtral-8x7b-v0.1", tokens=4096)
     assert other.roofline_share == 1
@@ -61,7 +61,7 @@ def test_what_one_kernel_allocates_stands_beside_the_published_layout(capsys) ->
     shape = {"tokens": 4096, "hidden": 2048, "ffn": 768, "experts": 128, "topk": 8, "ranks": 2}
     found = _core.fused_moe_memory(**shape)
     assert (found["rows"], found["between_layers"], found["results"]) == (65536 * 4096, 65536 * 1536, 32768 * 4096)
-    assert 0 < found["tables"] + found["counters"] < 0.01 * sum(found.values())
+    assert 0 < found["tables"] + found["counters"] < 0.011 * sum(found.values())
     (one,) = moe.persistent("qwen3-30b-a3b", tokens=8192, dp=2, ep=2, machine="hgx-h200")
     assert one.buffers_bytes == found and one.to_dict()["buffers_bytes"] == found
     # 32 tokens an expert are a fourth of a tile: 4 * 4 * 4,096 * 2,048 bf16.
@@ -70,7 +70,7 @@ def test_what_one_kernel_allocates_stands_beside_the_published_layout(capsys) ->
     other = moe.layer("qwen3-30b-a3b", tokens=64)
     assert (other.buffers_bytes, other.symmetric_layout_bytes, moe.memory(other)) == ({}, 0, "")
     assert cli.main(["moe", "qwen3-30b-a3b", "--tokens", "8192", "--dp", "2", "--ep", "2", "--machine", "hgx-h200"]) == 0
-    assert "persistent allocates 480.8 MiB on each GPU: rows 256.0, results 128.0, between the layers 96.0" in capsys.readouterr().out
+    assert "persistent allocates 484.9 MiB on each GPU: rows 256.0, results 128.0, between the layers 96.0" in capsys.readouterr().out
     for wrong in ({"ranks": 3}, {"hidden": 12}, {"num_sms": 0}):
         with pytest.raises(ValueError, match="expected"):
             _core.fused_moe_memory(**{**shape, **wrong})
