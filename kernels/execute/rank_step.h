@@ -194,6 +194,7 @@ class RankStep {
   // Throws again with rank and the task at hand, as std::invalid_argument or RankError.
   [[noreturn]] void rethrow_named() const;
 
+  std::optional<megakernel::Megakernel> megakernel_;  // in place of all launches
   const Plan& plan_;
   const ExecutorSetup& setup_;
   RankDevice& rank_;
@@ -226,7 +227,6 @@ class RankStep {
   cuda::OrderEvent counts_read_;        // by the d2h_sync op that is waited for
   std::vector<OpId> first_writers_;     // by tensor id; -1: nothing on this rank writes it
   std::vector<std::optional<cuda::DeviceBuffer<float>>> recorded_;  // by task
-  std::int32_t first_vocab_row_ = 0;
   std::int64_t table_bytes_ = 0;
   std::vector<int> streams_;                               // of the tasks, ascending, 0 among them
   std::vector<std::vector<std::int32_t>> waits_;           // by task: tasks
@@ -239,15 +239,15 @@ class RankStep {
   std::vector<std::optional<cuda::PinnedBuffer<std::int32_t>>> expert_counts_;
   std::vector<double>* launch_times_ = nullptr;  // by task, while timing
   std::optional<cuda::Graph> graph_;
-  LaunchMode mode_;
-  std::optional<megakernel::Megakernel> megakernel_;  // in place of all launches
   // By tensor id: of parts of the keys, -infinity where a part has none.
   std::vector<bool> is_log_sum_;
   std::vector<int> num_nodes_;
+  std::size_t current_ = 0;  // task being bound or enqueued, for errors
   int num_nodes_before_ = 0;
+  std::int32_t first_vocab_row_ = 0;
+  LaunchMode mode_;
   bool counts_nodes_ = false;
   bool announces_layers_ = false;  // to the setup's hook, which is there then
-  std::size_t current_ = 0;        // task being bound or enqueued, for errors
 };
 
 }  // namespace orrery
