@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import _core
+from .spans import timeline_spans
 from .text_table import aligned
 
 if TYPE_CHECKING:
@@ -90,10 +91,7 @@ class Listing:
 
 def listing(timeline: TimelineTable, plan_text: str, *, rank: int = 0) -> Listing:
     """Of a simulated step and its plan. Raises ValueError for a rank on which nothing was simulated."""
-    columns = timeline._timeline.columns()
-    names = ("op", "copy", "rank", "stream", "kind", "start_s", "end_s")
-    spans = [_Span(op, int(copy), int(on), int(stream), kind, float(start), float(end))
-             for op, copy, on, stream, kind, start, end in zip(*(columns[name] for name in names))]  # fmt: skip
+    spans = timeline_spans(timeline._timeline.columns())
     if rank not in (ranks := sorted({span.rank for span in spans})):
         raise ValueError(f"found no rank {rank} in the timeline; it has {', '.join(map(str, ranks)) or 'none'}")
     return of_spans(_core.plan_ops(plan_text), spans, rank=rank)
@@ -120,17 +118,6 @@ def table(found: Listing) -> str:
 def text(found: Communication) -> str:
     """The shares in a line."""
     return f"communication: {100 * found.share:.1f} % of the time, exposed {100 * found.exposed_share:.1f} %"
-
-
-@dataclasses.dataclass(frozen=True)
-class _Span:
-    op: str
-    copy: int
-    rank: int
-    stream: int
-    kind: str
-    start_s: float
-    end_s: float
 
 
 def _rows(ops: Sequence[Mapping[str, Any]], spans: Sequence[Span]) -> list[Row]:

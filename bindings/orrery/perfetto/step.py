@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _core, layers
+from ..spans import TimelineSpan, plain, timeline_spans
 from . import instructions
 from .events import Lanes, Trace, summed
 
 Key = tuple[str, int]  # an op's name and copy
 
 
-@dataclasses.dataclass(frozen=True)
-class _Span:
-    op: str
-    copy: int
-    rank: int
-    stream: int
-    kind: str
-    basis: str
-    start_s: float
-    end_s: float
-
-
 def step(result: _core.StepResult) -> Trace:
     """The step as simulated; where a rank stands for others, itself alone."""
     ops = {(op["op"], op["copy"]): op for op in _core.plan_ops(result.plan_text)}
     columns = result.timeline.columns()
-    spans = [_Span(*map(_plain, row)) for row in zip(*(columns[field.name] for field in dataclasses.fields(_Span)), strict=True)]
+    spans = timeline_spans(columns)
     layer_of = _layers(ops)
     trace = Trace()
     for rank in sorted({span.rank for span in spans}):
@@ -51,10 +39,6 @@ def step(result: _core.StepResult) -> Trace:
     return trace
 
 
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
-
-
 def _of_any_layer(op: str) -> str:
     """An op's name without its layer: those of a run of layers have one name, that of its first."""
     return found[2] if (found := layers.OF_LAYER.fullmatch(op)) else op
@@ -70,7 +54,7 @@ def _layers(ops: Mapping[Key, Any]) -> dict[Key, int]:
     return {key: int(match[1]) + key[1] * apart[int(match[1])] for key, match in found.items()}
 
 
-def _add_layers(trace: Trace, row: Sequence[_Span], layer_of: Mapping[Key, int]) -> None:
+def _add_layers(trace: Trace, row: Sequence[TimelineSpan], layer_of: Mapping[Key, int]) -> None:
     """A span around the ops of each layer, on rows where no layer begins before another has ended."""
     around: dict[int, tuple[float, float]] = {}
     for span in row:
@@ -85,7 +69,7 @@ def _add_layers(trace: Trace, row: Sequence[_Span], layer_of: Mapping[Key, int])
         trace.span(row[0].rank, row[0].stream, f"layer {layer}", "layer", start_s, end_s, {"layer": layer})
 
 
-def _arguments(span: _Span, op: Mapping[str, Any], layer_of: Mapping[Key, int]) -> dict[str, Any]:
+def _arguments(span: TimelineSpan, op: Mapping[str, Any], layer_of: Mapping[Key, int]) -> dict[str, Any]:
     body, time_s = op["body"], span.end_s - span.start_s
     found = {"op": span.op, "layer": layer_of.get((span.op, span.copy)), "call": body["name"], "dtype": body["dtype"], "basis": span.basis, **body["dims"]}
     if work := op.get("work"):
@@ -101,7 +85,7 @@ def _moved(work: Mapping[str, float]) -> float:
     return work["read_bytes"] + work["written_bytes"]
 
 
-def _add_memory(trace: Trace, rank: int, spans: Sequence[_Span], ops: Mapping[Key, Any]) -> None:
+def _add_memory(trace: Trace, rank: int, spans: Sequence[TimelineSpan], ops: Mapping[Key, Any]) -> None:
     """What kernels read and write at least, over their time."""
     rates = []
     for span in spans:
@@ -112,9 +96,9 @@ def _add_memory(trace: Trace, rank: int, spans: Sequence[_Span], ops: Mapping[Ke
         trace.counter(rank, "memory, GB/s", time_s, {"GB/s": rate})
 
 
-def _add_arrows(trace: Trace, spans: Sequence[_Span]) -> None:
+def _add_arrows(trace: Trace, spans: Sequence[TimelineSpan]) -> None:
     """Between the parts of a collective, from each rank to the next."""
-    parts: dict[Key, list[_Span]] = {}
+    parts: dict[Key, list[TimelineSpan]] = {}
     for span in spans:
         if span.kind == "comm":
             parts.setdefault((span.op, span.copy), []).append(span)
@@ -132,7 +116,7 @@ def _add_links(trace: Trace, columns: Mapping[str, Any], *, process: int) -> Non
     transfers: dict[str, list[tuple[float, float, float, str]]] = {}
     names = ("link", "op", "bytes", "start_s", "end_s")
     for link, op, size, start_s, end_s in zip(*(columns[name] for name in names), strict=True):
-        transfers.setdefault(link, []).append((_plain(start_s), _plain(end_s), _plain(size), op))
+        transfers.setdefault(link, []).append((plain(start_s), plain(end_s), plain(size), op))
     if transfers:
         trace.process(process, "links")
     thread = 0
