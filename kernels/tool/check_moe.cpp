@@ -103,6 +103,7 @@ struct MoeStep {
   SmallMoe kind = SmallMoe::kQwen3;
   MoeDesign design = MoeDesign::kShuffling;
   DType dtype = DType::kBf16;
+  bool has_fp8_experts = false;  // and the rest in `dtype`
   int streams = 1;
   bool fuses_scatter = false;
   bool shared_inside = false;
@@ -139,6 +140,7 @@ std::string describe(const MoeStep& step) {
                                     "deepseek v3 mla"};
   std::string text = "moe " + std::string(kNames[static_cast<int>(step.kind)]) + " " +
                      std::string(to_text(step.design)) + " " + std::string(to_text(step.dtype));
+  if (step.has_fp8_experts) text += " experts fp8";
   if (step.streams > 1) text += " streams " + std::to_string(step.streams);
   if (step.fuses_scatter) text += " fused scatter";
   if (step.shared_inside) text += " shared expert inside";
@@ -149,6 +151,7 @@ CheckedDeployment deployment_of(const MoeStep& step) {
   const ModelConfig model = model_of(step.kind);
   LoweringOptions options;
   options.precision.weights = options.precision.activations = step.dtype;
+  if (step.has_fp8_experts) options.precision.expert_weights = DType::kFp8;
   options.moe_design = step.design;
   options.moe_streams = step.streams;
   options.fuse_scatter_add = step.fuses_scatter;
@@ -204,12 +207,13 @@ class StepCheck : public CheckCases {
     if (step.mesh.two_batch_overlap) of_one = in_halves(std::move(of_one), step.mesh.dp);
     const auto steps = std::make_shared<const std::vector<CheckedStep>>(std::move(of_one));
     const CheckedDeployment deployment = deployment_of(step);
-    check_conversation(deployment, steps, {.records_scores = true}, " eager", step.dtype);
+    const DType bounds = step.has_fp8_experts ? DType::kFp8 : step.dtype;
+    check_conversation(deployment, steps, {.records_scores = true}, " eager", bounds);
     const StepPlans plans = deployment.lower(steps->front().input, 0);
     const ConversationOptions graph{
         .decode_mode = LaunchMode::kGraph, .decode_rows = 8, .records_scores = true};
     if (host_waits(plans.plan, 0).empty()) {
-      check_conversation(deployment, steps, graph, " graph of 8 rows", step.dtype);
+      check_conversation(deployment, steps, graph, " graph of 8 rows", bounds);
       return;
     }
     check_refused(deployment.name + " graph",
@@ -340,6 +344,10 @@ void check_one_gpu(StepCheck& check) {
   }
   check.check_steps({.kind = SmallMoe::kLlama4, .streams = 2});
   check.check_steps({.kind = SmallMoe::kLlama4, .streams = 2, .fuses_scatter = true});
+  check.check_steps({.kind = SmallMoe::kLlama4, .has_fp8_experts = true});
+  check.check_steps({.kind = SmallMoe::kLlama4, .has_fp8_experts = true, .streams = 2});
+  check.check_steps({.kind = SmallMoe::kQwen3, .design = kPersistent, .has_fp8_experts = true});
+  check.check_steps({.kind = SmallMoe::kDeepseek, .has_fp8_experts = true});
 }
 
 std::vector<Mesh> meshes_of_two() {
@@ -391,6 +399,9 @@ void check_two_gpus(StepCheck& check) {
         check.check_steps({.kind = kind, .mesh = mesh, .has_unlike_ranks = true});
       }
     }
+  }
+  for (const Mesh& mesh : meshes_of_two()) {
+    check.check_steps({.kind = SmallMoe::kLlama4, .has_fp8_experts = true, .mesh = mesh});
   }
   for (const bool has_unlike_ranks : {false, true}) {
     check.check_steps({.kind = SmallMoe::kQwen3,

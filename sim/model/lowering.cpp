@@ -8,17 +8,13 @@
 namespace orrery {
 namespace {
 
-bool is_quantised(DType dtype) {
-  return dtype == DType::kFp8 || dtype == DType::kFp8Block || dtype == DType::kNvfp4;
-}
-
 bool check_precision(const Precision& precision) {
-  const bool quantises = is_quantised(precision.activations);
+  const bool quantises = is_input_format(precision.activations);
   if (!quantises && precision.activations != DType::kBf16) {
     throw std::invalid_argument("activations are " + std::string(to_text(precision.activations)) +
                                 ", expected bf16, fp8, fp8_block or nvfp4");
   }
-  if (quantises && !is_quantised(precision.weights)) {
+  if (quantises && !is_input_format(precision.weights)) {
     throw std::invalid_argument("activations are " + std::string(to_text(precision.activations)) +
                                 " with weights " + std::string(to_text(precision.weights)) +
                                 ", expected fp8, fp8_block or nvfp4 weights, or bf16 activations");
@@ -31,6 +27,10 @@ bool fuses_residual(const ModelConfig& model, const LoweringOptions& options) {
 }
 
 }  // namespace
+
+bool is_input_format(DType dtype) {
+  return dtype == DType::kFp8 || dtype == DType::kFp8Block || dtype == DType::kNvfp4;
+}
 
 Lowering::Lowering(const ModelConfig& model_config, const StepShape& shape,
                    const LoweringOptions& lowering_options)
@@ -205,12 +205,16 @@ TensorId Lowering::linear_input_norm(std::string_view name) {
 TensorViews Lowering::quantized(std::string_view name, TensorViews parts, AxisRef rows,
                                 AxisRef width) {
   if (!has_fp8_activations_) return parts;
-  const DType dtype = options.precision.activations;
+  return {quantized_as(options.precision.activations, name, std::move(parts), rows, width)};
+}
+
+TensorId Lowering::quantized_as(DType dtype, std::string_view name, TensorViews parts, AxisRef rows,
+                                AxisRef width) {
   const TensorId result = tensor(name, dtype, TensorRole::kActivation, {rows, width});
   kernel(name, "quantize", dtype,
          {{"tokens", rows.size, rows.name}, {"hidden", width.size, width.name}}, std::move(parts),
          {result});
-  return {result};
+  return result;
 }
 
 TensorId Lowering::gated(std::string_view name, TensorId gate, TensorViews parts, AxisRef width,

@@ -46,6 +46,10 @@ struct Linear {
   TensorId output = -1;  // -1: a new activation
 };
 
+// Whether products of such weights take inputs in their format, quantised as they are computed; of
+// other formats weights alone are narrow.
+bool is_input_format(DType dtype);
+
 class Lowering {
  public:
   Lowering(const ModelConfig& model, const StepShape& shape, const LoweringOptions& options);
@@ -105,6 +109,9 @@ class Lowering {
   // FP8 copy of the parts of one activation of `width` columns, or `parts` as they are when linear
   // layers take bf16.
   TensorViews quantized(std::string_view name, TensorViews parts, AxisRef rows, AxisRef width);
+  // The copy of those parts in `dtype`.
+  TensorId quantized_as(DType dtype, std::string_view name, TensorViews parts, AxisRef rows,
+                        AxisRef width);
 
   // The parts of one activation of `width` columns times what `gate_width` columns of `gate` say;
   // with a `gain` (-1: none) its heads are normed before.

@@ -152,15 +152,43 @@ TEST(PersistentMoe, RefusesWhatItsKernelDoesNotTakeAndSaysWhatWould) {
   const ModelConfig qwen = testing::shipped_model("Qwen--Qwen3-30B-A3B");
   LoweringOptions blocks{.precision = testing::kFp8Precision};
   blocks.precision.expert_weights = DType::kFp8Block;
-  says(qwen, blocks, "expected bf16 both or fp8 both");
-  LoweringOptions weights{.precision = testing::kFp8Precision};
-  weights.precision.activations = DType::kBf16;
-  says(qwen, weights, "expected bf16 both or fp8 both");
+  says(qwen, blocks, "expected bf16 or fp8 (scales by row)");
+  says(qwen, {.precision = {.weights = DType::kFp8}}, "activations bf16, expected fp8");
   says(qwen, {.moe_streams = 2}, "expected streams 1");
   says(scout(), {}, "weigh what they read");
   ModelConfig biased = qwen;
   biased.router_bias = true;
   says(biased, {}, "has a bias");
+}
+
+// Llama-4 Maverick as published: FP8 in its routed experts, whose inputs their own kernels
+// quantise.
+TEST(MoeDesigns, ExpertsOfFp8BesideBf16QuantiseTheirRowsAndNoOthers) {
+  using enum MoeDesign;
+  for (const MoeDesign design : {kFused, kShuffling, kPadding, kSlicing, kConcatenation}) {
+    LoweringOptions options{.moe_design = design};
+    options.precision.expert_weights = DType::kFp8;
+    const Plan plan = moe_layer_plan(scout(), 64, options);
+    for (const Op& op : plan.ops()) {
+      const auto* kernel = std::get_if<KernelOp>(&op.body);
+      if (kernel == nullptr) continue;
+      const std::string name = printed_name(op);
+      const bool multiplies = name.starts_with("experts") || name.starts_with("gather");
+      EXPECT_EQ(kernel->dtype == DType::kFp8, multiplies) << to_text(design) << " " << name;
+    }
+  }
+  const auto num_bytes = [](std::optional<DType> experts) {
+    LoweringOptions options{.moe_design = kPersistent};
+    options.precision.expert_weights = experts;
+    const Plan plan = moe_layer_plan(testing::shipped_model("Qwen--Qwen3-30B-A3B"), 64, options);
+    double bytes = 0;
+    for (const Tensor& tensor : plan.tensors()) {
+      if (tensor.role == TensorRole::kWeight) bytes += bytes_of(tensor).value();
+    }
+    return bytes;
+  };
+  const double router = 128.0 * 2048 * 2;
+  EXPECT_NEAR(num_bytes(DType::kFp8) - router, (num_bytes({}) - router) / 2, 0.01 * num_bytes({}));
 }
 
 // Each expert has room for all 64 tokens, where top-1 gives them 64 rows together.

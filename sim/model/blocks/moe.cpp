@@ -43,7 +43,8 @@ void add_shared_expert(Lowering& step, TensorId routed, TensorId shared, TensorI
 namespace {
 
 // With FP8 activations one `quantize` op makes the copy that routed and shared experts read (and
-// that is dispatched to other ranks).
+// that is dispatched to other ranks). Routed experts of FP8 beside bf16 for the rest read a copy of
+// their own.
 void lower_fused(Lowering& step, TensorId normed, TensorId output) {
   const ModelConfig& model = step.model;
   const std::int64_t tokens = step.step.tokens;
@@ -71,7 +72,12 @@ void lower_fused(Lowering& step, TensorId normed, TensorId output) {
   const TensorId routed =
       has_shared ? step.activation("routed_out", {step.tokens(), step.hidden_axis()}) : output;
   const ExpertWeights weights = expert_weights(step);
-  TensorViews reads{input, routing, weights.gate_up, weights.down};
+  const bool needs_copy = is_input_format(weights.dtype) && !step.has_fp8_activations();
+  const TensorId routed_input = needs_copy
+                                    ? step.quantized_as(weights.dtype, "experts.quant", {normed},
+                                                        step.tokens(), step.hidden_axis())
+                                    : input;
+  TensorViews reads{routed_input, routing, weights.gate_up, weights.down};
   for (const TensorView& bias : expert_biases(step)) reads.push_back(bias);
   step.kernel("experts", "moe", weights.dtype,
               {{"tokens", tokens, axis::kRoutedTokens},

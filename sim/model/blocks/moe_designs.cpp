@@ -47,14 +47,14 @@ void check_own_design(const ModelConfig& model, const LoweringOptions& options) 
   }
   const Precision& precision = options.precision;
   const DType experts = precision.expert_weights.value_or(precision.weights);
-  if (experts == DType::kBf16) return;
-  if (experts != DType::kFp8) {
+  if (experts != DType::kBf16 && experts != DType::kFp8) {
     fail("expert weights are " + std::string(to_text(experts)) +
          ", expected bf16 or fp8 (scales by row); design fused takes other formats");
   }
-  if (precision.activations != DType::kFp8) {
-    fail("expert weights are fp8 with activations " + std::string(to_text(precision.activations)) +
-         ", expected fp8");
+  if (experts == DType::kFp8 && precision.weights == DType::kFp8 &&
+      precision.activations != DType::kFp8) {
+    fail("weights are fp8 with activations " + std::string(to_text(precision.activations)) +
+         ", expected fp8, or bf16 weights with expert_weights fp8");
   }
 }
 

@@ -44,13 +44,13 @@ void check_persistent_moe(const ModelConfig& model, const LoweringOptions& optio
         "streams 1 and no fuse_scatter_add, or design shuffling");
   }
   const DType experts = options.precision.expert_weights.value_or(options.precision.weights);
-  const DType activations = options.precision.activations;
-  if ((experts != DType::kBf16 && experts != DType::kFp8) ||
-      (experts == DType::kFp8 && activations != DType::kFp8)) {
-    fail("expert weights are " + std::string(to_text(experts)) + " with activations " +
-         std::string(to_text(activations)) +
-         ", expected bf16 both or fp8 both (scales by row), or design fused, which takes other "
-         "formats");
+  if (experts != DType::kBf16 && experts != DType::kFp8) {
+    fail("expert weights are " + std::string(to_text(experts)) +
+         ", expected bf16 or fp8 (scales by row), or design fused, which takes other formats");
+  }
+  if (options.precision.weights == DType::kFp8 && options.precision.activations != DType::kFp8) {
+    fail("weights are fp8 with activations " + std::string(to_text(options.precision.activations)) +
+         ", expected fp8, or bf16 weights with expert_weights fp8");
   }
   check_shared_inside(model, options);
   const std::string of = " of model \"" + model.name + "\" ";
