@@ -405,6 +405,7 @@ MemoryBudget memory_budget(const Scenario& scenario) {
   request.graphs = has_graphs ? profile.graph_memory : Bytes(0);
   request.communication = num_ranks(scenario.mesh) > 1 ? profile.communication_buffers : Bytes(0);
   request.context = profile.context_memory + profile.library_memory;
+  request.keeps_window_kv = profile.keeps_window_kv;
   request.workspace = profile.workspace_memory;
   if (scenario.speculative) {
     const SpeculativeSpec& draft = *scenario.speculative;

@@ -225,6 +225,9 @@ void read_scheduler(const Reader& reader, EngineProfile& profile) {
     engine.memory_fraction =
         static_cast<MemoryFraction>(reader.choice("memory_fraction", kMemoryFractionNames));
   }
+  if (reader.has("keeps_window_kv")) {
+    profile.keeps_window_kv = reader.boolean("keeps_window_kv");
+  }
   if (reader.has("dp_router")) {
     engine.dp_router = static_cast<DpRouter>(reader.choice("dp_router", kDpRouterNames));
   }

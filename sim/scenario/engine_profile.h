@@ -104,6 +104,7 @@ struct EngineProfile {
   Bytes communication_buffers;  // per GPU, when an instance has more than one
   // Per GPU: the process's CUDA context and its own modules, code of libraries, scratch memory of
   // kernels. A profile that does not say is one whose gpu_memory_utilization leaves room for them.
+  bool keeps_window_kv = false;  // keys and values of all tokens, however short a layer's window
   Bytes context_memory;
   Bytes library_memory;
   Bytes workspace_memory;

@@ -127,6 +127,8 @@ std::vector<Key> scheduler_keys() {
       or_none(
           whole("offline_max_num_batched_tokens", "likewise, of an offline workload", 1, kBillion)),
       key(Kind::kBoolean, "enable_prefix_caching", "KV blocks of prefixes are kept", "false"),
+      key(Kind::kBoolean, "keeps_window_kv",
+          "layers of short windows keep keys and values of all tokens", "false"),
       or_part(choice("small_gpu", {"none"}, "defaults on smaller GPUs"), {"small_gpu"}),
       choice("memory_fraction", all_names(kMemoryFractionNames),
              "what gpu_memory_utilization is a share of"),

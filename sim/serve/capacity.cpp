@@ -128,7 +128,7 @@ ModelConfig paged(const CapacityRequest& request) {
   const auto keeps_all = [](const LayerConfig& layer) {
     return layer.sliding_window == 0 && layer.caches_tokens();
   };
-  if (std::ranges::none_of(model.layers, keeps_all)) return model;
+  if (request.keeps_window_kv || std::ranges::none_of(model.layers, keeps_all)) return model;
   // Ranks share heads where there are fewer of them than ranks.
   const double heads =
       std::max<double>(static_cast<double>(model.num_key_value_heads), request.mesh.tp);

@@ -60,6 +60,7 @@ struct CapacityRequest {
   Bytes context;
   Bytes workspace;
   std::optional<DraftRequest> draft;
+  bool keeps_window_kv = false;        // of all tokens; else of the newest, where windows are short
   const Device* ffn_device = nullptr;  // of FFNs apart; null: that of attention
 };
 

@@ -35,6 +35,22 @@ TEST(Capacity, ABlockHoldsKeysAndValuesOfAllLayersOfOneGpu) {
   EXPECT_DOUBLE_EQ(block(small_deepseek(), {.tp = 4}), 16 * 4 * 80 * 2);
 }
 
+// Three of four layers attend to the newest 512 tokens: engines keep those alone, as a state of each
+// sequence; our executor has blocks of all layers for all tokens.
+TEST(Capacity, ShortWindowsTakeAStateOrBlocksOfAllTokensAsTheEngineKeepsThem) {
+  CapacityRequest made = request(small_llama());
+  for (std::size_t i = 1; i < made.model.layers.size(); ++i) {
+    made.model.layers[i].sliding_window = 512;
+  }
+  const MemoryBudget windows = memory_budget(made, kDevice);
+  made.keeps_window_kv = true;
+  const MemoryBudget all = memory_budget(made, kDevice);
+  EXPECT_DOUBLE_EQ(windows.kv_block.value(), all.kv_block.value() / 4);
+  EXPECT_EQ(windows.state_blocks, 3 * 512 / 16);
+  EXPECT_EQ(all.state_blocks, 0);
+  EXPECT_LE(all.num_kv_blocks, windows.num_kv_blocks / 4 + 1);
+}
+
 TEST(Capacity, TheBudgetAddsUpToWhatIsUsable) {
   CapacityRequest made = request(small_llama());
   made.graphs = Bytes(50e6);
