@@ -169,6 +169,9 @@ struct CostOptions {
   // Routing skew of an MoE. A table without rows of it answers from the nearest that it has, in the
   // order balanced, uniform, power_law_1.01, power_law_1.2.
   std::string moe_distribution = "power_law_1.01";
+  // How often a token chooses each expert, the most chosen first; empty: all alike. Of grouped
+  // gemms, whose tables have groups of about as many rows each.
+  std::vector<double> expert_choices;
 };
 
 // What one correction of the list (sim/cost/corrections.h, sim/serve/step_corrections.h) did.

@@ -459,4 +459,37 @@ std::optional<Prediction> predict(const KernelTable& table, const Device& measur
   return Predictor(table, measured_on, device, dtype, distribution, dims).run();
 }
 
+namespace {
+
+std::string names_of(const std::vector<DimSpec>& dims) {
+  std::string text;
+  for (const DimSpec& dim : dims) {
+    text += (text.empty() ? "" : ", ") + std::string(dim.name);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> ordered_dims(const KernelSpec& spec, const KernelOp& op) {
+  std::vector<std::int64_t> sizes(spec.dims.size());
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const DimSpec& wanted = spec.dims[i];
+    const bool in_order = i < op.dims.size() && op.dims[i].name == wanted.name;
+    const auto found = in_order ? op.dims.begin() + static_cast<std::ptrdiff_t>(i)
+                                : std::ranges::find(op.dims, wanted.name, &Dim::name);
+    if (found == op.dims.end()) {
+      throw std::invalid_argument("kernel " + op.kernel + " lacks dim '" +
+                                  std::string(wanted.name) + "'; expected " + names_of(spec.dims));
+    }
+    sizes[i] = found->size;
+    if (sizes[i] < (wanted.may_be_zero ? 0 : 1)) {
+      throw std::invalid_argument("kernel " + op.kernel + ": dim " + std::string(wanted.name) +
+                                  " is " + std::to_string(sizes[i]) + "; expected " +
+                                  (wanted.may_be_zero ? "0" : "1") + " or more");
+    }
+  }
+  return sizes;
+}
+
 }  // namespace orrery

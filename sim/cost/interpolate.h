@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "sim/cost/kernel_table.h"
 #include "sim/cost/roofline.h"
@@ -22,6 +23,10 @@ struct Prediction {
   double spread = 0;           // of the samples of a measured row, interquartile range / median
   std::string_view rows;       // which rows these are, in words
 };
+
+// Sizes of a call's dims in the order of the kernel's spec. Throws std::invalid_argument naming one
+// that is missing or too small.
+std::vector<std::int64_t> ordered_dims(const KernelSpec& spec, const KernelOp& op);
 
 // `dims` in the order of the kernel's spec, `distribution` an index into table.distributions().
 //   * kMeasured: the call is a row of the table.

@@ -74,7 +74,7 @@ TEST(Corrections, ActInThisOrderAndNameTheirSources) {
     EXPECT_EQ(acts, 1) << correction.name;
   }
   EXPECT_EQ(names, (std::vector<std::string>{
-                       "device", "fastest row", "included quantising", "warm L2",
+                       "device", "fastest row", "included quantising", "warm L2", "rows by group",
                        "streamed weights", "eager gap", "other rows", "same work", "power limit",
                        "engine", "engine's kernel", "dealt work", "arrivals", "hop between streams",
                        "collective launch", "GEMM launch"}));
@@ -124,6 +124,48 @@ TEST_F(CorrectionTest, WhatWasJustWrittenIsPartlyInTheCache) {
   EXPECT_NEAR(
       apply("warm L2", rows_op("silu_mul", 128, 8192), {.time = Seconds(1e-5)}).time.value(), 8e-6,
       1e-15);
+}
+
+KernelOp grouped_op(std::int64_t rows, std::int64_t n, std::int64_t k) {
+  return {.kernel = "grouped_gemm",
+          .dtype = DType::kBf16,
+          .dims = {{.name = "rows", .size = rows, .axis = {}},
+                   {.name = "n", .size = n, .axis = {}},
+                   {.name = "k", .size = k, .axis = {}},
+                   {.name = "groups", .size = 8, .axis = {}},
+                   {.name = "active", .size = 8, .axis = {}}}};
+}
+
+// One of eight groups has half of all rows.
+TEST_F(CorrectionTest, FullGroupsReadTheirWeightsAgainWhereTheyAreStreamed) {
+  write("grouped_gemm.csv",
+        "dtype,rows,n,k,groups,active,time_us\nbf16,320,1024,1024,8,8,10\n"
+        "bf16,320,8192,4096,8,8,100\n");
+  const auto longer = [&](std::int64_t n, std::int64_t k) {
+    return apply("rows by group", grouped_op(320, n, k), {.time = Seconds(1)}).time.value();
+  };
+  EXPECT_EQ(longer(1024, 1024), 1);  // alike
+  options_.expert_choices.assign(8, 1.0 / 14);
+  options_.expert_choices.front() = 0.5;
+  // 160 rows in three passes, 23 in one each. 2 MB stay in the cache, 67 MB do not.
+  const double held = 1 - 2.097152 / 40;
+  EXPECT_NEAR(longer(1024, 1024), 1 + 2 * (held * 0.35 + 1 - held) / 8, 3e-3);
+  EXPECT_NEAR(longer(8192, 4096), 1 + 2.0 / 8, 3e-3);
+  name_ = "engine";
+  write("grouped_gemm.csv", "dtype,rows,n,k,groups,active,time_us\nbf16,320,1024,1024,8,8,10\n");
+  EXPECT_EQ(longer(1024, 1024), 1);  // another's kernel
+}
+
+TEST_F(CorrectionTest, GroupsInTilesTakeWhatGroupsAsFullTake) {
+  // 80 rows a group; of 640 rows one group has 320, the others 46, which tiles take like 55.
+  write("grouped_gemm.csv",
+        "dtype,rows,n,k,groups,active,time_us\nbf16,366,1024,1024,8,8,8\n"
+        "bf16,640,1024,1024,8,8,10\nbf16,2560,1024,1024,8,8,34\n");
+  options_.expert_choices.assign(8, 1.0 / 14);
+  options_.expert_choices.front() = 0.5;
+  const double longer =
+      apply("rows by group", grouped_op(640, 1024, 1024), {.time = Seconds(1)}).time.value();
+  EXPECT_NEAR(longer, (34 + 7 * 8.5) / (8 * 10.0), 0.01);
 }
 
 TEST_F(CorrectionTest, BeforeAGemmThatStreamsWeightsACallTakesNoLongerThanUntilItHasBegun) {
