@@ -134,6 +134,37 @@ void rows_by_group(const PricedCall& call, Estimate& estimate) {
   if (longer != 1) estimate.basis = std::max(estimate.basis, Basis::kInterpolated);
 }
 
+// As many experts as are reached on average lie between two whole numbers, of which a call names
+// the nearer one.
+void experts_reached(const PricedCall& call, Estimate& estimate) {
+  const std::vector<double>& choices = call.options.expert_choices;
+  if (choices.empty() || call.found == nullptr) return;
+  if (call.source->provider->name() != kOwnProvider) return;
+  const KernelSpec& spec = call.table->spec();
+  const auto at = [&](std::string_view name) {
+    return static_cast<std::size_t>(std::ranges::find(spec.dims, name, &DimSpec::name) -
+                                    spec.dims.begin());
+  };
+  if (spec.way == nullptr || at("groups") == spec.dims.size()) return;
+  std::vector<std::int64_t> sizes = ordered_dims(spec, call.answered);
+  const std::int64_t rows = sizes[at("rows")];
+  if (sizes[at("groups")] != std::ssize(choices)) return;  // a part of them
+  const double reached = expected_groups(choices, rows);
+  const double most = static_cast<double>(std::min(rows, sizes[at("groups")]));
+  if (!(reached >= 1) || reached > most || sizes[at("active")] < 1) return;
+  const auto time_of = [&](double active) {
+    sizes[at("active")] = static_cast<std::int64_t>(active);
+    const std::optional<Prediction> found =
+        predict(*call.table, *call.source->device, call.device, call.answered.dtype, 0, sizes);
+    return found ? found->time.value() : 1.0;
+  };
+  const double named = time_of(static_cast<double>(sizes[at("active")]));
+  const double fewer = time_of(std::floor(reached));
+  const double more = time_of(std::ceil(reached));
+  const double part = reached - std::floor(reached);
+  estimate.time = estimate.time * ((fewer * (1 - part) + more * part) / named);
+}
+
 // 1.3 us: decodes of scenarios/validate/fit_8b.yaml, which is not judged, then err by -0.7 to
 // 0.0 %, without it by +0.3 to +1.0 %.
 constexpr Seconds kBeforeStreamedWeights(1.3e-6);
@@ -264,6 +295,9 @@ constexpr std::array kCorrections = {
                .source = "grouped_gemm.csv at other rows; 0.35 and 40 MB: "
                          "scenarios/validate/unseen as executed (docs/unseen.md)",
                .of_kernel = rows_by_group},
+    Correction{.name = "experts reached",
+               .source = "grouped_gemm.csv at the whole numbers around the average",
+               .of_kernel = experts_reached},
     Correction{.name = "streamed weights",
                .source = "at most 1.3 us before a GEMM that fetches its weights early, "
                          "scenarios/validate/fit_8b.yaml",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace orrery {
 
@@ -29,6 +30,14 @@ std::vector<GroupRows> group_rows(std::span<const double> choices, std::int64_t 
     first = end;
   }
   return result;
+}
+
+double expected_groups(std::span<const double> choices, std::int64_t rows) {
+  const double each = std::accumulate(choices.begin(), choices.end(), 0.0);  // of a token
+  const double tokens = static_cast<double>(rows) / each;
+  double groups = 0;
+  for (const double choice : choices) groups += 1 - std::pow(1 - std::min(choice, 1.0), tokens);
+  return groups;
 }
 
 // 1 for the first pass, and one more wherever a count is above a multiple of `most`.

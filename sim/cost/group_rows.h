@@ -24,6 +24,9 @@ struct GroupRows {
 std::vector<GroupRows> group_rows(std::span<const double> choices, std::int64_t rows,
                                   std::int64_t groups, std::int64_t active);
 
+// How many of the experts that tokens choose so often have rows on average, where all have `rows`.
+double expected_groups(std::span<const double> choices, std::int64_t rows);
+
 // Times that a kernel of passes of up to `most` rows reads the weights of a group of about `rows`:
 // of a Poisson distribution, as counts in rows of tables are.
 double expected_passes(double rows, double most);

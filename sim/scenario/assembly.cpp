@@ -124,8 +124,8 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
   }
   options.custom_all_reduce = scenario.engine_profile.custom_all_reduce;
   options.moe_distribution = to_text(scenario.expert_load.skew);
-  if (!scenario.expert_shares.shares.empty()) {
-    const ModelConfig& model = scenario.model_config;
+  const ModelConfig& model = scenario.model_config;
+  if (model.num_experts > 0 && scenario.moe.design != MoeDesign::kFused) {
     options.expert_choices =
         choice_probabilities(scenario.expert_shares, model.num_experts, model.num_experts_per_tok);
     std::ranges::sort(options.expert_choices, std::ranges::greater{});

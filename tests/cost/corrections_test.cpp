@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -75,9 +76,9 @@ TEST(Corrections, ActInThisOrderAndNameTheirSources) {
   }
   EXPECT_EQ(names, (std::vector<std::string>{
                        "device", "fastest row", "included quantising", "warm L2", "rows by group",
-                       "streamed weights", "eager gap", "other rows", "same work", "power limit",
-                       "engine", "engine's kernel", "dealt work", "arrivals", "hop between streams",
-                       "collective launch", "GEMM launch"}));
+                       "experts reached", "streamed weights", "eager gap", "other rows",
+                       "same work", "power limit", "engine", "engine's kernel", "dealt work",
+                       "arrivals", "hop between streams", "collective launch", "GEMM launch"}));
 }
 
 // A row of 1,024 tokens at 8e14 FLOP/s and one of 1 token at 4.5e12 bytes/s take 0.63 and 0.79 of
@@ -166,6 +167,24 @@ TEST_F(CorrectionTest, GroupsInTilesTakeWhatGroupsAsFullTake) {
   const double longer =
       apply("rows by group", grouped_op(640, 1024, 1024), {.time = Seconds(1)}).time.value();
   EXPECT_NEAR(longer, (34 + 7 * 8.5) / (8 * 10.0), 0.01);
+}
+
+// Three tokens that choose two of eight experts each, alike: 4.6 have rows on average.
+TEST_F(CorrectionTest, ExpertsThatAreReachedNeedNotBeAWholeNumber) {
+  write("grouped_gemm.csv",
+        "dtype,rows,n,k,groups,active,time_us\nbf16,6,1024,1024,8,4,40\n"
+        "bf16,6,1024,1024,8,5,50\n");
+  KernelOp op = grouped_op(6, 1024, 1024);
+  options_.expert_choices.assign(8, 0.25);
+  const double reached = 8 * (1 - std::pow(0.75, 3));
+  for (const std::int64_t named : {4, 5}) {
+    op.dims.back().size = named;
+    const Seconds time =
+        apply("experts reached", op, {.time = Seconds(static_cast<double>(named) * 1e-5)}).time;
+    EXPECT_NEAR(time.value(), reached * 1e-5, 1e-9) << named;
+  }
+  options_.expert_choices.assign(16, 0.25);  // this rank has half of them
+  EXPECT_EQ(apply("experts reached", op, {.time = Seconds(1)}).time.value(), 1);
 }
 
 TEST_F(CorrectionTest, BeforeAGemmThatStreamsWeightsACallTakesNoLongerThanUntilItHasBegun) {

@@ -1,4 +1,4 @@
-"""scenarios/validate/calibration_near.ops: calls next to those of all judged steps, and none of theirs."""
+"""Calls next to those of judged steps (calibration_near.ops) and of models that nobody placed points for (calibration_odd.ops): none of judged steps."""
 
 from pathlib import Path
 
@@ -9,19 +9,33 @@ from orrery.validation.held_out import judged_calls
 FOLDER = Path(__file__).resolve().parents[2] / "scenarios/validate"
 # Norms of 7 rows are among the calls of the first, GEMMs of 2,100 of the second's (docs/parallel.md).
 TIMED = {"deepseek_v2_lite_cp2", "deepseek_v2_lite_dp2_ep2"}
+UNSEEN = sorted(path for path in (FOLDER / "unseen").glob("unseen_*.yaml") if "serve" not in path.stem)
 JUDGED = sorted(path for model in ("llama", "qwen3", "deepseek") for path in FOLDER.glob(f"{model}_*.yaml") if path.stem not in TIMED)
 
 
-def test_calls_next_to_those_of_judged_steps_are_none_of_theirs(tmp_path: Path) -> None:
-    for path in JUDGED:
-        (tmp_path / path.stem).mkdir()
-        _core.predict_validation(orrery.load(path)).write(str(tmp_path / path.stem))
-    judged = {
+def called(plans: list[Path], into: Path) -> set[frozenset[str]]:
+    for path in plans:
+        (into / path.stem).mkdir()
+        _core.predict_validation(orrery.load(path)).write(str(into / path.stem))
+    return {
         frozenset([kernel, dtype, *(f"{name}={size}" for name, size in dims)])
-        for kernel, dtype, dims in judged_calls(tmp_path / path.stem for path in JUDGED)
+        for kernel, dtype, dims in judged_calls(into / path.stem for path in plans)
     }
-    lines = (FOLDER / "calibration_near.ops").read_text(encoding="utf-8").splitlines()
-    listed = {frozenset(line.split()) for line in lines if line and not line.startswith("#")}
+
+
+def listed(name: str) -> set[frozenset[str]]:
+    lines = (FOLDER / name).read_text(encoding="utf-8").splitlines()
+    return {frozenset(line.split()) for line in lines if line and not line.startswith("#")}
+
+
+def test_calls_next_to_those_of_judged_steps_are_none_of_theirs(tmp_path: Path) -> None:
+    judged = called(JUDGED, tmp_path)
     assert len(JUDGED) == 35
-    assert len(listed) > 1000
-    assert not listed & judged
+    assert min(len(listed("calibration_near.ops")), len(listed("calibration_odd.ops"))) > 1000
+    assert not listed("calibration_near.ops") & judged
+    assert not listed("calibration_odd.ops") & judged
+
+
+def test_calls_of_unseen_models_are_not_timed_for_them(tmp_path: Path) -> None:
+    assert len(UNSEEN) >= 29
+    assert not listed("calibration_odd.ops") & called(UNSEEN, tmp_path)
