@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -25,6 +26,8 @@ struct PricedCall {
   const KernelSource* source = nullptr;
   const KernelTable* table = nullptr;
   const Prediction* found = nullptr;
+  // Of experts the time by the rows of the slowest of at least two other engines.
+  std::optional<Seconds> slowest_of_others;
 };
 
 // A collective among `num_ranks`.

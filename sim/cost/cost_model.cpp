@@ -53,10 +53,10 @@ struct CostModel::Impl {
   // Of the sources of one provider alone; empty: of all.
   std::optional<Answer> answer_of(const std::string& provider, const KernelOp& op,
                                   std::span<const std::int64_t> dims);
-  // Of experts the most that a call takes by the rows of other engines; empty: fewer than two have
-  // its family.
-  std::optional<Seconds> most_by_others(const Answer& own, const KernelOp& op,
-                                        std::span<const std::int64_t> dims);
+  // Of experts that the provider's own rows answer, what they take by the rows of the slowest of
+  // the other engines; empty: fewer than two have the family.
+  std::optional<Seconds> slowest_of_others(const Answer& own, const KernelOp& op,
+                                           std::span<const std::int64_t> dims);
   Estimate compute(const KernelOp& op, PriceExplanation* explanation);
   // Of a KernelOp or CommOp; 0 where the device's power is not known.
   template <typename Body>
@@ -139,13 +139,6 @@ std::optional<CostModel::Impl::Answer> CostModel::Impl::answer(const KernelOp& o
     }
   }
   if (best) {
-    const std::optional<Seconds> most = most_by_others(*best, op, dims);
-    if (most && *most < best->found.time) {
-      best->found.measured = best->found.measured * (*most / best->found.time);
-      best->found.time = *most;
-      if (best->found.basis != Basis::kRoofline) best->found.basis = Basis::kInterpolated;
-      best->found.rows = "rows, cut to twice what two other engines' say";
-    }
     const std::lock_guard lock(used_mutex);
     used.insert({op.kernel, best->source_idx});
   }
@@ -184,13 +177,8 @@ std::optional<CostModel::Impl::Answer> CostModel::Impl::answer_of(
   return best;
 }
 
-// Tables have shapes whose tactics were not tuned when they were timed, as an engine tunes them
-// when it starts or ships them: TensorRT-LLM's bf16 experts of Mixtral 8x22B over eight GPUs take
-// nine times what their weights take to read, six times as long as vLLM's and SGLang's. So no more
-// is taken than kMost times the slower of two other engines.
-std::optional<Seconds> CostModel::Impl::most_by_others(const Answer& own, const KernelOp& op,
-                                                       std::span<const std::int64_t> dims) {
-  constexpr double kMost = 2;
+std::optional<Seconds> CostModel::Impl::slowest_of_others(const Answer& own, const KernelOp& op,
+                                                          std::span<const std::int64_t> dims) {
   if (kernel_spec(op.kernel).prior.composite != Composite::kRoutedExperts ||
       !own.found.is_own_family) {
     return std::nullopt;
@@ -208,7 +196,7 @@ std::optional<Seconds> CostModel::Impl::most_by_others(const Answer& own, const 
     slowest = std::max(slowest, other->found.time);
   }
   if (num_others < 2) return std::nullopt;
-  return slowest * kMost;
+  return slowest;
 }
 
 Estimate CostModel::Impl::compute(const KernelOp& op, PriceExplanation* explanation) {
@@ -245,6 +233,8 @@ Estimate CostModel::Impl::compute(const KernelOp& op, PriceExplanation* explanat
     call.source = &kernels[rows->source_idx];
     call.table = rows->table;
     call.found = &rows->found;
+    call.slowest_of_others =
+        slowest_of_others(*rows, *answered, ordered_dims(kernel_spec(answered->kernel), *answered));
     estimate = {.time = rows->found.measured,
                 .basis = rows->found.basis,
                 .spread = std::max(kMeasuredSpread, rows->found.spread / kQuartilesPerDeviation)};

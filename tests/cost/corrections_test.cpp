@@ -54,7 +54,8 @@ class CorrectionTest : public ::testing::Test {
                     .options = options_,
                     .source = &source_,
                     .table = table,
-                    .found = &*found},
+                    .found = &*found,
+                    .slowest_of_others = slowest_of_others_},
                    estimate);
     return estimate;
   }
@@ -63,6 +64,7 @@ class CorrectionTest : public ::testing::Test {
   std::string name_ = "orrery";
   KernelSource source_;
   CostOptions options_;
+  std::optional<Seconds> slowest_of_others_;
 };
 
 TEST(Corrections, ActInThisOrderAndNameTheirSources) {
@@ -75,10 +77,26 @@ TEST(Corrections, ActInThisOrderAndNameTheirSources) {
     EXPECT_EQ(acts, 1) << correction.name;
   }
   EXPECT_EQ(names, (std::vector<std::string>{
-                       "device", "fastest row", "included quantising", "warm L2", "rows by group",
-                       "experts reached", "streamed weights", "eager gap", "other rows",
-                       "same work", "power limit", "engine", "engine's kernel", "dealt work",
-                       "arrivals", "hop between streams", "collective launch", "GEMM launch"}));
+                       "device", "untuned experts", "fastest row", "included quantising", "warm L2",
+                       "rows by group", "experts reached", "streamed weights", "eager gap",
+                       "other rows", "same work", "power limit", "engine", "engine's kernel",
+                       "dealt work", "arrivals", "hop between streams", "collective launch",
+                       "GEMM launch"}));
+}
+
+// Twice 2 us are 4: of 5 us that much is left, 3 us are no longer than that.
+TEST_F(CorrectionTest, ExpertsTakeAtMostTwiceWhatTheSlowestOfOtherEnginesDoes) {
+  write("silu_mul.csv", "dtype,tokens,ffn,time_us\nbf16,64,8192,5\n");
+  const auto bounded = [&](Seconds time, Basis basis) {
+    return apply("untuned experts", rows_op("silu_mul", 64, 8192), {.time = time, .basis = basis});
+  };
+  EXPECT_EQ(bounded(Seconds(5e-6), Basis::kMeasured).time.value(), 5e-6);  // no others are known
+  slowest_of_others_ = Seconds(2e-6);
+  EXPECT_EQ(bounded(Seconds(5e-6), Basis::kMeasured).time.value(), 4e-6);
+  EXPECT_EQ(bounded(Seconds(5e-6), Basis::kMeasured).basis, Basis::kInterpolated);
+  EXPECT_EQ(bounded(Seconds(5e-6), Basis::kRoofline).basis, Basis::kRoofline);
+  EXPECT_EQ(bounded(Seconds(3e-6), Basis::kMeasured).time.value(), 3e-6);
+  EXPECT_EQ(bounded(Seconds(3e-6), Basis::kMeasured).basis, Basis::kMeasured);
 }
 
 // A row of 1,024 tokens at 8e14 FLOP/s and one of 1 token at 4.5e12 bytes/s take 0.63 and 0.79 of
