@@ -15,6 +15,7 @@
 #include "kernels/execute/even_exchange.h"
 #include "kernels/execute/head_exchange.h"
 #include "kernels/execute/pack_columns.h"
+#include "kernels/execute/rank_program.h"
 #include "kernels/execute/side_exchange.h"
 #include "kernels/rows/embedding/embedding.h"
 
@@ -265,13 +266,6 @@ Launch bind_all_gather(const CollectiveContext& context) {
   });
 }
 
-// Of the tokens of a step the rows that are sampled.
-bool gathers_sampled(const CollectiveContext& context) {
-  return std::get<CommOp>(context.op.body).kind == CollectiveKind::kAllGather &&
-         context.reads.size() == 1 && context.writes.size() == 1 &&
-         context.reads[0].tensor->axes.front().name == axis::kTokens &&
-         context.writes[0].tensor->axes.front().name == axis::kSeqs;
-}
 Launch bind_gather_sampled(const CollectiveContext& context) {
   const Operand& input = only(context, context.reads);
   const Operand& output = only(context, context.writes);
@@ -378,15 +372,6 @@ Launch bind_equal_all_to_all(const CollectiveContext& context, const Operand& in
   };
 }
 
-// Of rows of all ranks, [ranks * rows, columns], those of one with the columns of all: blocks of
-// columns arrive one behind the other and are put side by side.
-bool brings_columns(const CollectiveContext& context, const Operand& input, const Operand& output) {
-  const auto& from = input.tensor->axes;
-  const auto& to = output.tensor->axes;
-  return from.size() == 2 && to.size() == 2 && from.back().name == to.back().name &&
-         from.back().size < to.back().size &&
-         from.front().size == to.front().size * communicator_of(context).size();
-}
 Launch bind_columns_of_ranks(const CollectiveContext& context, const Operand& input,
                              const Operand& output) {
   const Communicator& communicator = communicator_of(context);
@@ -417,8 +402,10 @@ Launch bind_all_to_all(const CollectiveContext& context) {
   const bool are_counts = std::ranges::all_of(
       context.reads, [](const Operand& read) { return read.tensor->dtype == DType::kInt32; });
   Launch each = bind_each(context, [&](const Operand& input, const Operand& output) {
-    return brings_columns(context, input, output) ? bind_columns_of_ranks(context, input, output)
-                                                  : bind_equal_all_to_all(context, input, output);
+    const bool are_columns = brings_columns(CollectiveKind::kAllToAll, *input.tensor,
+                                            *output.tensor, communicator_of(context).size());
+    return are_columns ? bind_columns_of_ranks(context, input, output)
+                       : bind_equal_all_to_all(context, input, output);
   });
   if (!are_counts || context.writes.size() == 1) return each;
   return [each = std::move(each)](const Stream& stream) {
@@ -446,7 +433,7 @@ Launch bind_collective(const CollectiveContext& context) {
   if (exchanges_prompts(context)) return bind_prompt_exchange(context);
   if (sends_slice(context)) return bind_slice(context);
   if (deals_heads(context)) return bind_head_exchange(context);
-  if (gathers_sampled(context)) return bind_gather_sampled(context);
+  if (gathers_sampled(context.plan, context.op)) return bind_gather_sampled(context);
   switch (std::get<CommOp>(context.op.body).kind) {
     case CollectiveKind::kAllReduce:
       return bind_all_reduce(context);

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "kernels/attention/rope/reference.h"
+#include "kernels/cuda/device_copy.h"
 #include "kernels/execute/inject.h"
 #include "sim/memory/buffers.h"
 #include "sim/units/parse.h"
@@ -30,12 +31,7 @@ void grow(std::shared_ptr<cuda::DeviceBuffer<std::byte>>& current, std::int64_t 
 }
 
 std::unique_ptr<cuda::DeviceBuffer<float>> uploaded(const std::vector<float>& values) {
-  auto buffer = std::make_unique<cuda::DeviceBuffer<float>>(values.size());
-  const cuda::Stream stream;
-  ORRERY_CUDA(cudaMemcpyAsync(buffer->get(), values.data(), values.size() * sizeof(float),
-                              cudaMemcpyHostToDevice, stream.get()));
-  stream.synchronize();
-  return buffer;
+  return std::make_unique<cuda::DeviceBuffer<float>>(device_copy<float>(values));
 }
 
 }  // namespace

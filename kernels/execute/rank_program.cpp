@@ -98,6 +98,20 @@ bool sends_slice(const Plan& plan, CollectiveKind kind, const Tensor& input, con
          plan.split_of(output.axes.back()) != nullptr;
 }
 
+bool gathers_sampled(const Plan& plan, const Op& op) {
+  return std::get<CommOp>(op.body).kind == CollectiveKind::kAllGather && op.reads.size() == 1 &&
+         op.writes.size() == 1 && tensor_of(plan, op.reads[0]).axes.front().name == axis::kTokens &&
+         tensor_of(plan, op.writes[0]).axes.front().name == axis::kSeqs;
+}
+
+bool brings_columns(CollectiveKind kind, const Tensor& input, const Tensor& output,
+                    std::int64_t num_ranks) {
+  return kind == CollectiveKind::kAllToAll && input.axes.size() == 2 && output.axes.size() == 2 &&
+         input.axes.back().name == output.axes.back().name &&
+         input.axes.back().size < output.axes.back().size &&
+         input.axes.front().size == output.axes.front().size * num_ranks;
+}
+
 bool is_layer_plan(const Plan& plan) {
   return std::ranges::none_of(plan.ops(), [](const Op& op) {
     const auto* kernel = std::get_if<KernelOp>(&op.body);

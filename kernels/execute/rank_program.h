@@ -37,6 +37,12 @@ std::int64_t first_on(const Plan& plan, const Axis& axis, int rank);
 // Whether a collective sends of each row of `input` the columns alone that the rank has of
 // `output`: all_to_all and all_gather into columns that are split, of columns that are not.
 bool sends_slice(const Plan& plan, CollectiveKind kind, const Tensor& input, const Tensor& output);
+// Whether a collective gathers, of the tokens of a step, the rows that are sampled.
+bool gathers_sampled(const Plan& plan, const Op& op);
+// Whether, of rows of all ranks, [ranks * rows, columns], one gets its own with the columns of all:
+// an all_to_all whose blocks of columns arrive one behind the other, to be put side by side.
+bool brings_columns(CollectiveKind kind, const Tensor& input, const Tensor& output,
+                    std::int64_t num_ranks);
 
 // Whether it is a layer by itself: no tokens come in and none are sampled, so what it reads is
 // given (Executor::give) and what it writes is taken.

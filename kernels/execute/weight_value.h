@@ -8,11 +8,7 @@
 #include <cstring>
 #include <string_view>
 
-#ifdef __CUDACC__
-#define ORRERY_HOST_DEVICE __host__ __device__
-#else
-#define ORRERY_HOST_DEVICE
-#endif
+#include "kernels/host_device.h"
 
 namespace orrery {
 
@@ -65,5 +61,3 @@ ORRERY_HOST_DEVICE inline std::uint16_t bf16_bits(float value) {
 }
 
 }  // namespace orrery
-
-#undef ORRERY_HOST_DEVICE

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/cuda/device_copy.h"
 #include "kernels/cuda/dtypes.h"
 #include "kernels/cuda/handles.h"
 
@@ -24,13 +25,6 @@ void fill_uniform(const cuda::Stream& stream, T* data, std::size_t count, std::u
 // A buffer of `count` values from fill_normal, complete on return.
 template <typename T>
 cuda::DeviceBuffer<T> normal_buffer(std::size_t count, std::uint64_t seed, float scale = 1.0f);
-// A buffer that holds `values` (int32_t, float, …), complete on return.
-template <typename T>
-cuda::DeviceBuffer<T> device_copy(std::span<const T> values) {
-  cuda::DeviceBuffer<T> buffer(values.size());
-  ORRERY_CUDA(cudaMemcpy(buffer.get(), values.data(), values.size_bytes(), cudaMemcpyHostToDevice));
-  return buffer;
-}
 
 // Device memory on the host, after synchronising `stream`.
 template <typename T>

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/cuda/device_copy.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/tensor_map.h"
 #include "kernels/megakernel/attention.cuh"
@@ -324,14 +325,6 @@ void set_address(Instruction& instruction, int word, const void* address) {
 }
 
 template <typename T>
-cuda::DeviceBuffer<T> to_device(const std::vector<T>& values) {
-  cuda::DeviceBuffer<T> buffer(values.size());
-  ORRERY_CUDA(
-      cudaMemcpy(buffer.get(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return buffer;
-}
-
-template <typename T>
 cuda::DeviceBuffer<T> zeros(std::size_t size) {
   cuda::DeviceBuffer<T> buffer(size);
   ORRERY_CUDA(cudaMemset(buffer.get(), 0, size * sizeof(T)));
@@ -355,7 +348,7 @@ cuda::DeviceBuffer<Instruction> upload(const Program& program, const Operands& o
       all.push_back(instruction);
     }
   }
-  return to_device(all);
+  return device_copy<Instruction>(all);
 }
 
 std::vector<std::int32_t> first_of(const Program& program) {
@@ -371,7 +364,7 @@ std::vector<std::int32_t> first_of(const Program& program) {
 Megakernel::Megakernel(Program program, const Operands& operands)
     : program_(std::move(program)),
       instructions_(upload(program_, operands)),
-      first_(to_device(first_of(program_))),
+      first_(device_copy<std::int32_t>(first_of(program_))),
       board_(static_cast<std::size_t>(2 * (program_.board_units + kMostSequences))),
       forward_(zeros<std::uint32_t>(2)),
       step_tokens_(static_cast<std::size_t>(kMostSteps * program_.shape.batch)),

@@ -15,11 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define ORRERY_HOST_DEVICE __host__ __device__
-#else
-#define ORRERY_HOST_DEVICE
-#endif
+#include "kernels/host_device.h"
 
 namespace orrery {
 

@@ -4,8 +4,8 @@
 
 #include "kernels/attention/attention_prefill/attention_prefill.h"
 #include "kernels/attention/attention_prefill/launch_sm90.cuh"
+#include "kernels/cuda/device_copy.h"
 #include "kernels/cuda/row_shape.h"
-#include "kernels/harness/operands.h"
 
 namespace orrery {
 namespace {

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "kernels/comm/collectives/reference.h"
+#include "kernels/execute/rank_program.h"
 
 namespace orrery::reference {
 namespace {
@@ -66,15 +67,6 @@ Ranks scatter(const AxisView& part, const AxisView& whole, const std::vector<dou
   return results;
 }
 
-// Of rows of all ranks, [ranks * rows, columns], those of one with the columns of all: blocks of
-// columns that arrive one behind the other, put side by side.
-bool brings_columns(CollectiveKind kind, const Tensor& input, const Tensor& output,
-                    std::size_t ranks) {
-  return kind == CollectiveKind::kAllToAll && input.axes.size() == 2 && output.axes.size() == 2 &&
-         input.axes.back().name == output.axes.back().name &&
-         input.axes.back().size < output.axes.back().size &&
-         input.axes.front().size == output.axes.front().size * static_cast<std::int64_t>(ranks);
-}
 Ranks side_by_side(const Tensor& input, const Tensor& output, const Ranks& blocks) {
   const std::int64_t rows = output.axes.front().size;
   const std::int64_t columns = output.axes.back().size;
@@ -96,7 +88,7 @@ Ranks side_by_side(const Tensor& input, const Tensor& output, const Ranks& block
 
 Ranks run_collective(const std::string& name, CollectiveKind kind, const Tensor& input,
                      const Tensor& output, const Ranks& inputs) {
-  if (brings_columns(kind, input, output, inputs.size())) {
+  if (brings_columns(kind, input, output, std::ssize(inputs))) {
     return side_by_side(input, output, collective(kind, inputs));
   }
   if (kind == CollectiveKind::kAllToAll) return collective(kind, inputs);

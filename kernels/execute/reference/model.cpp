@@ -11,6 +11,7 @@
 
 #include "kernels/dense/quantize/reference.h"
 #include "kernels/execute/context_share.h"
+#include "kernels/execute/rank_program.h"
 #include "kernels/execute/reference/collective_call.h"
 #include "kernels/execute/reference/context_part.h"
 #include "kernels/execute/reference/even_rows.h"
@@ -544,12 +545,6 @@ class StepRun {
     }
   }
 
-  // Of the tokens of a step the rows that are sampled, from all ranks.
-  [[nodiscard]] bool gathers_sampled(const Op& op) const {
-    return std::get<CommOp>(op.body).kind == CollectiveKind::kAllGather &&
-           tensor(op.reads.front()).axes.front().name == axis::kTokens &&
-           tensor(op.writes.front()).axes.front().name == axis::kSeqs;
-  }
   Values sampled(const Op& op, TensorId id, int rank) {
     const Values& rows = values(op, id, rank);
     const std::int64_t columns = tensor(id).axes.back().size;
@@ -577,7 +572,8 @@ class StepRun {
     const auto of_ranks = [&](TensorId id) {
       std::vector<std::vector<double>> all;
       for (const int rank : ranks) {
-        all.push_back(gathers_sampled(op) ? sampled(op, id, rank) : operand(op, id, rank, copy));
+        all.push_back(gathers_sampled(plan_, op) ? sampled(op, id, rank)
+                                                 : operand(op, id, rank, copy));
       }
       return all;
     };
@@ -605,7 +601,7 @@ class StepRun {
     // Counts behind the one tensor say how many rows matter: all are moved.
     for (std::size_t i = 0; i < op.writes.size(); ++i) {
       Tensor input = tensor(op.reads.at(i));
-      if (gathers_sampled(op)) {
+      if (gathers_sampled(plan_, op)) {
         input.axes.front().size = tensor(op.writes[i]).axes.front().size / std::ssize(ranks);
       }
       const auto inputs = sent(op.reads[i], op.writes[i]);

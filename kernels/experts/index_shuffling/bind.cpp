@@ -2,20 +2,11 @@
 #include <vector>
 
 #include "kernels/binding/bind_operands.h"
-#include "kernels/cuda/check.h"
+#include "kernels/cuda/device_copy.h"
 #include "kernels/experts/index_shuffling/index_shuffling.h"
 
 namespace orrery {
 namespace {
-
-cuda::DeviceBuffer<std::int32_t> uploaded(std::span<const std::int32_t> values) {
-  cuda::DeviceBuffer<std::int32_t> buffer(values.size());
-  const cuda::Stream stream;
-  ORRERY_CUDA(cudaMemcpyAsync(buffer.get(), values.data(), values.size_bytes(),
-                              cudaMemcpyHostToDevice, stream.get()));
-  stream.synchronize();
-  return buffer;
-}
 
 // The slots of each expert, kept by the rank; null where experts lie in order.
 IndexShufflingSlots kept_slots(const BindContext& context, std::int64_t num_experts) {
@@ -25,7 +16,9 @@ IndexShufflingSlots kept_slots(const BindContext& context, std::int64_t num_expe
     return context.resources
         .keep<cuda::DeviceBuffer<std::int32_t>>(
             std::string(name),
-            [&] { return uploaded(expert_slots(expert_of_slot, num_experts).*part); })
+            [&] {
+              return device_copy<std::int32_t>(expert_slots(expert_of_slot, num_experts).*part);
+            })
         .get();
   };
   return {.first = keep("first slot of each expert", &ExpertSlots::first),

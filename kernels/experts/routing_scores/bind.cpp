@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "kernels/binding/bind_operands.h"
+#include "kernels/cuda/device_copy.h"
 #include "kernels/experts/routing_scores/routing_scores.h"
 #include "kernels/rows/embedding/input_rows.h"
 
@@ -11,13 +12,7 @@ namespace {
 // What `bias` was when the rank first asked for it, in memory that stays.
 const bf16* imposed_bias(const BindContext& context, const std::vector<float>& bias) {
   const auto upload = [&] {
-    const std::vector<bf16> values(bias.begin(), bias.end());
-    cuda::DeviceBuffer<bf16> buffer(values.size());
-    const cuda::Stream stream;
-    ORRERY_CUDA(cudaMemcpyAsync(buffer.get(), values.data(), values.size() * sizeof(bf16),
-                                cudaMemcpyHostToDevice, stream.get()));
-    stream.synchronize();
-    return buffer;
+    return device_copy<bf16>(std::vector<bf16>(bias.begin(), bias.end()));
   };
   using Key = std::string;
   return context.resources.keep<cuda::DeviceBuffer<bf16>>(Key("bias of the router"), upload).get();

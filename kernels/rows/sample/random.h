@@ -5,11 +5,7 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define ORRERY_HOST_DEVICE __host__ __device__
-#else
-#define ORRERY_HOST_DEVICE
-#endif
+#include "kernels/host_device.h"
 
 namespace orrery {
 
@@ -24,5 +20,3 @@ ORRERY_HOST_DEVICE inline double uniform(std::uint64_t seed, std::uint64_t count
 }
 
 }  // namespace orrery
-
-#undef ORRERY_HOST_DEVICE
