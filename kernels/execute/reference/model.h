@@ -11,20 +11,11 @@
 
 #include "kernels/attention/rope/reference.h"
 #include "kernels/binding/step_input.h"
-#include "kernels/execute/rank_program.h"
-#include "kernels/execute/reference/kernel_call.h"
+#include "kernels/execute/reference/model_setup.h"
+#include "kernels/execute/reference/rank_values.h"
 #include "sim/plan/plan.h"
 
 namespace orrery::reference {
-
-struct ModelSetup {
-  RankGrid grid;
-  ModelNumbers numbers;
-  std::uint64_t seed = 1;          // of the weights
-  std::int64_t num_kv_blocks = 0;  // per rank
-  std::int32_t block_size = 64;
-  Rounding rounding = Rounding::kNone;
-};
 
 // Scores that something else has found, by rank: of each routing_scores op and copy.
 using GivenScores = std::vector<std::map<std::pair<OpId, std::int64_t>, std::vector<float>>>;
@@ -56,15 +47,10 @@ class Model {
 
  private:
   friend class StepRun;
-  // What one rank keeps.
-  struct Rank {
-    std::map<std::pair<std::string, std::int64_t>, std::vector<double>> weights;  // by name, copy
-    std::vector<KvLayer> kv;
-  };
 
   ModelSetup setup_;
   RopeTables rope_;
-  std::vector<Rank> ranks_;
+  std::vector<KeptByRank> ranks_;
 };
 
 }  // namespace orrery::reference
