@@ -15,9 +15,9 @@
 #include <utility>
 
 #include "bindings/bind.h"
+#include "sim/scenario/quoted_yaml.h"
 #include "sim/scenario/reader.h"
 #include "sim/scenario/schema.h"
-#include "sim/scenario/workload.h"
 #include "sim/units/text.h"
 
 namespace orrery::bindings {

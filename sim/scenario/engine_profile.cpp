@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "sim/scenario/check_keys.h"
 #include "sim/scenario/keys.h"
 #include "sim/scenario/machine_file.h"
 #include "sim/units/nearest.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "sim/scenario/keys.h"
-#include "sim/scenario/workload.h"
+#include "sim/scenario/quoted_yaml.h"
 #include "sim/serve/workload.h"
 #include "sim/units/text.h"
 #include "sim/units/text_file.h"

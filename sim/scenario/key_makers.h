@@ -1,6 +1,6 @@
 #pragma once
 
-// Short forms of keys for the tables of keys.cpp and profile_keys.cpp.
+// Short forms of keys for the tables of them (key_tables.h).
 
 #include <algorithm>
 #include <iterator>
@@ -88,6 +88,13 @@ Names texts_until(Enum last) {
   for (int i = 0; i <= static_cast<int>(last); ++i) found.push_back(to_text(static_cast<Enum>(i)));
   return found;
 }
+
+// Of the scenario or of a part with GPUs of its own.
+inline Key machine_key(std::string_view about) {
+  return or_part(key(Kind::kText, "machine", about), {"scenario_machine"});
+}
+
+inline Key provider_key(std::string_view about) { return key(Kind::kText, "provider", about); }
 
 inline std::vector<Key> joined(std::vector<Key> first, std::vector<Key> second) {
   std::ranges::move(second, std::back_inserter(first));

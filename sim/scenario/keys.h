@@ -74,8 +74,4 @@ const Section& find_section(std::string_view name);
 // The names of its keys, as a Reader takes them.
 std::vector<std::string_view> key_names(std::string_view section);
 
-// Throws ScenarioError that names every unknown and every missing key of `root` and the sections in
-// it, where there are several; a single one is left to the Reader of its section.
-void check_keys(const YamlNode& root, std::string_view section);
-
 }  // namespace orrery

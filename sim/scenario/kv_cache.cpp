@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "sim/scenario/keys.h"
-#include "sim/scenario/workload.h"
+#include "sim/scenario/quoted_yaml.h"
 #include "sim/units/shown.h"
 #include "sim/units/text.h"
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "sim/scenario/check_keys.h"
 #include "sim/scenario/costs.h"
 #include "sim/scenario/keys.h"
 #include "sim/scenario/reader.h"

@@ -9,7 +9,6 @@
 #include "sim/scenario/keys.h"
 #include "sim/scenario/machine_file.h"
 #include "sim/scenario/named_files.h"
-#include "sim/scenario/workload.h"
 
 namespace orrery {
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "sim/scenario/hub_cache.h"
+#include "sim/scenario/named_files.h"
 #include "sim/scenario/quantization.h"
-#include "sim/scenario/workload.h"
 #include "sim/units/nearest.h"
 #include "sim/units/shown.h"
 

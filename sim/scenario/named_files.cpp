@@ -1,6 +1,7 @@
 #include "sim/scenario/named_files.h"
 
-#include "sim/scenario/workload.h"
+#include <system_error>
+
 #include "sim/units/nearest.h"
 #include "sim/units/shown.h"
 
@@ -22,6 +23,22 @@ std::string unknown_name(const std::string& what, const std::string& found,
     text += (name == names.front() ? "" : ", ") + name;
   }
   return text + "; or a path";
+}
+
+std::filesystem::path resolve_path(const std::filesystem::path& path,
+                                   const std::filesystem::path& directory,
+                                   const std::filesystem::path& root) {
+  std::error_code ignored;
+  if (path.empty()) {
+    return {};
+  }
+  for (const std::filesystem::path& base : {directory, root}) {
+    std::filesystem::path candidate = (base / path).lexically_normal();
+    if (std::filesystem::exists(candidate, ignored)) {
+      return candidate;
+    }
+  }
+  return {};
 }
 
 std::filesystem::path required_file(const Reader& reader, std::string_view key,

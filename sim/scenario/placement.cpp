@@ -13,7 +13,7 @@
 #include "sim/scenario/config_keys.h"
 #include "sim/scenario/costs.h"
 #include "sim/scenario/keys.h"
-#include "sim/scenario/workload.h"
+#include "sim/scenario/quoted_yaml.h"
 #include "sim/units/text.h"
 
 namespace orrery {

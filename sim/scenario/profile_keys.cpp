@@ -1,5 +1,3 @@
-#include "sim/scenario/profile_keys.h"
-
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -9,6 +7,7 @@
 #include "sim/plan/launch_mode.h"
 #include "sim/scenario/engine_profile.h"
 #include "sim/scenario/key_makers.h"
+#include "sim/scenario/key_tables.h"
 #include "sim/serve/serve.h"
 
 namespace orrery {

@@ -6,7 +6,7 @@
 #include "sim/scenario/keys.h"
 #include "sim/scenario/model_file.h"
 #include "sim/scenario/quantization.h"
-#include "sim/scenario/workload.h"
+#include "sim/scenario/quoted_yaml.h"
 #include "sim/units/text.h"
 
 namespace orrery {

@@ -7,7 +7,8 @@
 
 #include "sim/megakernel/instruction.h"
 #include "sim/scenario/keys.h"
-#include "sim/scenario/workload.h"
+#include "sim/scenario/lengths.h"
+#include "sim/scenario/quoted_yaml.h"
 #include "sim/units/nearest.h"
 #include "sim/units/shown.h"
 

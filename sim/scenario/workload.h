@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -17,9 +17,6 @@
 #include "sim/serve/workload.h"
 
 namespace orrery {
-
-// Of one prompt, output or context.
-inline constexpr std::int64_t kMaxTokens = 100'000'000;
 
 struct TraceWorkload {
   TraceFormat format = TraceFormat::kCsv;
@@ -42,6 +39,8 @@ struct RequestsWorkload {
   double rate_scale = 1;          // arrivals come this many times as fast
   bool operator==(const RequestsWorkload& other) const;
 };
+// Those that count.
+std::span<const Request> counted_requests(const RequestsWorkload& workload);
 
 // Independent inter-arrival times: gamma with coefficient of variation `cv`; cv = 1 is Poisson.
 struct ArrivalWorkload {
@@ -100,14 +99,5 @@ Workload make_workload(const WorkloadSpec& spec, std::uint64_t seed);
 
 // What its reader should know: lengths of which many are cut off at max.
 std::vector<std::string> warnings_of(const WorkloadSpec& spec);
-
-// A double-quoted YAML scalar, which is a JSON string as well.
-std::string quoted_yaml(std::string_view text);
-
-// `path` itself when absolute, else relative to `directory`, else to `root`; empty when there is no
-// such file.
-std::filesystem::path resolve_path(const std::filesystem::path& path,
-                                   const std::filesystem::path& directory,
-                                   const std::filesystem::path& root);
 
 }  // namespace orrery

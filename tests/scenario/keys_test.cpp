@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "sim/scenario/check_keys.h"
 #include "sim/scenario/schema.h"
 
 namespace orrery {

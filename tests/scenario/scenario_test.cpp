@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/scenario/machine_file.h"
+#include "sim/scenario/named_files.h"
 #include "sim/scenario/run.h"
 #include "tests/scenario/scenario_testing.h"
 
