@@ -108,6 +108,19 @@ TEST(FusedMoeReference, AnExpertTakesNoMoreThanItsCapacity) {
   for (std::size_t token = 1; token < 4; ++token) EXPECT_EQ(both.y[token * kFusedColumns + 1], 0);
 }
 
+// Logits 3 and -3 become -1 and 1: the second expert's.
+TEST(FusedMoeReference, ABiasOnTheLogitsChoosesAndWeighs) {
+  const std::vector<double> bias{-4, 4};
+  const reference::FusedMoe found =
+      reference::fused_moe(rows_of_eight({{3, 1}}), rows_of_eight({{1}, {-1}}),
+                           joined_matrices(diagonal_of_eight(2), diagonal_of_eight(3)),
+                           joined_matrices(diagonal_of_eight(5), diagonal_of_eight(7)),
+                           shape_of_two_experts(1, 1), {}, {}, {}, {}, bias);
+  EXPECT_EQ(found.counts, (std::vector<std::int32_t>{0, 1}));
+  EXPECT_NEAR(found.scores[0], 1 / (1 + std::exp(1.0)), 1e-12);
+  EXPECT_NEAR(found.y[1], 21 / (1 + std::exp(-1.0)), 1e-12);
+}
+
 // relu(2 * 3) * 5 of the first 8 columns and relu(4 * 3) * 11 of the others, with weight 1.
 TEST(FusedMoeReference, SharedExpertsTakeEveryTokenWithWeightOne) {
   FusedMoeShape shape = shape_of_two_experts(1, 1);

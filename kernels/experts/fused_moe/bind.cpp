@@ -2,6 +2,7 @@
 
 #include "kernels/binding/bind_operands.h"
 #include "kernels/experts/fused_moe/fused_moe.h"
+#include "kernels/experts/routing_scores/imposed_bias.h"
 
 namespace orrery {
 
@@ -27,6 +28,7 @@ Launch bind_fused_moe(const BindContext& context) {
       .correction_bias = has_operand(context, "correction_bias")
                              ? typed<const float>(operand(context, "correction_bias"))
                              : nullptr,
+      .logit_bias = imposed_bias(context, dim(context.op.dims, "experts_total")),
       .y = typed<bf16>(result(context, "y")),
       .scores = typed<float>(result(context, "scores")),
       .faults = typed<std::int32_t>(result(context, "faults"))};

@@ -1,18 +1,11 @@
 #include "kernels/experts/fused_moe/call.h"
 
-#include <stdexcept>
-
 #include "kernels/experts/fused_moe/buffers.h"
 #include "kernels/experts/routing_scores/choice.h"
 
 namespace orrery {
 
 FusedMoeShape fused_moe_call(const KernelOp& op, const Routing& routing) {
-  if (!routing.bias.empty()) {
-    throw std::invalid_argument(
-        "fused_moe: a load of experts is imposed on its router, expected model.expert_load: "
-        "uniform, which random weights choose, or moe design shuffling");
-  }
   FusedMoeShape shape = fused_moe_shape(op.dtype, op.dims);
   shape.router = routing.score == RoutingScore::kSigmoid ? RouterActivation::kSigmoid
                                                          : RouterActivation::kSoftmax;

@@ -8,8 +8,8 @@
 
 namespace orrery {
 
-// Ranks are as many as have its experts. Throws std::invalid_argument as dim(), for experts that
-// do not divide, and for a load that is imposed on the router.
+// Ranks are as many as have its experts. Throws std::invalid_argument as dim(), and for experts
+// that do not divide.
 FusedMoeShape fused_moe_call(const KernelOp& op, const Routing& routing);
 
 }  // namespace orrery

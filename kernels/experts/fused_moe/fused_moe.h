@@ -3,7 +3,7 @@
 // A layer of a mixture of experts in one launch: scores, top-k, rows sorted by expert, both layers
 // of each expert, and each token's weighed sum.
 //
-//   scores = softmax or sigmoid of x router^T     [tokens, experts], fp32
+//   scores = softmax or sigmoid of x router^T [+ logit_bias]     [tokens, experts], fp32
 //   y[t] = sum over the topk experts e of t of weight(t, e) w2[e] act(w1[e] x[t])
 //
 // Experts are chosen by groups and with a correction bias as in index_shuffling.h: where there is a
@@ -53,6 +53,7 @@ struct FusedMoeOperands {
   const float* shared_w1_scale = nullptr;
   const float* shared_w2_scale = nullptr;
   const float* correction_bias = nullptr;  // [experts], or null
+  const bf16* logit_bias = nullptr;        // [experts], added before the scores are made; or null
   bf16* y = nullptr;                       // [tokens, hidden]
   float* scores = nullptr;                 // [tokens, experts]
   std::int32_t* faults = nullptr;          // [1]

@@ -321,6 +321,7 @@ fused_moe::Arguments arguments_of(const FusedMoeShape& shape, const FusedMoeOper
   const LogitParts logits = logit_parts(shape, tokens, blocks);
   return {.x = operands.x,
           .correction_bias = operands.correction_bias,
+          .logit_bias = operands.logit_bias,
           .scores = operands.scores,
           .faults = operands.faults,
           .y = operands.y,

@@ -46,8 +46,9 @@ FusedMoeShape shape_of(const KernelOp& op) {
 }
 
 // Variants: "choice"; "sigmoid" for softmax; "normalises"; "groups" and "topk_groups"; "corrected",
-// with a correction bias; "capacity_percent", 100 times the capacity factor; "before", launches of
-// another routing, all tokens to one expert, ahead of each. T is that of w1 and w2.
+// with a correction bias; "biased", with one on the logits; "capacity_percent", 100 times the
+// capacity factor; "before", launches of another routing, all tokens to one expert, ahead of each.
+// T is that of w1 and w2.
 template <typename T>
 class FusedMoeCase final : public KernelCase {
  public:
@@ -56,6 +57,7 @@ class FusedMoeCase final : public KernelCase {
         choice_(variant(op.dims, "choice")),
         before_(variant(op.dims, "before")),
         is_corrected_(variant(op.dims, "corrected") != 0),
+        is_biased_(variant(op.dims, "biased") != 0),
         plan_(shape_),
         x_(count(shape_.tokens * shape_.hidden), options.seed, options.sets),
         router_(count(shape_.experts * shape_.hidden), options.seed + 1, options.sets,
@@ -74,6 +76,7 @@ class FusedMoeCase final : public KernelCase {
         shared_w2_scale_(count(kIsFp8 ? shape_.hidden : 1)),
         correction_(count(is_corrected_ ? shape_.experts : 0), options.seed + 7, options.sets,
                     0.2F),
+        logit_bias_(count(is_biased_ ? shape_.experts : 0), options.seed + 12, options.sets),
         other_router_(router_.count(), options.seed + 4, 1, deviation(shape_.hidden)),
         y_(count(shape_.tokens * shape_.hidden), options.sets),
         scores_(count(shape_.tokens * shape_.experts), options.sets),
@@ -105,6 +108,7 @@ class FusedMoeCase final : public KernelCase {
                               .shared_w1_scale = shared_w1_scale_.get(),
                               .shared_w2_scale = shared_w2_scale_.get(),
                               .correction_bias = is_corrected_ ? correction_[set] : nullptr,
+                              .logit_bias = is_biased_ ? logit_bias_[set] : nullptr,
                               .y = y_[set],
                               .scores = scores_[set],
                               .faults = faults_[set]};
@@ -119,6 +123,7 @@ class FusedMoeCase final : public KernelCase {
     w2_.reset(stream);
     shared_w1_.reset(stream);
     shared_w2_.reset(stream);
+    logit_bias_.reset(stream);
     y_.reset(stream);
     scores_.reset(stream);
     faults_.reset(stream);
@@ -170,6 +175,9 @@ class FusedMoeCase final : public KernelCase {
           (choice_ == kOne ? forced_expert() : count(shape_.experts - 1)) * hidden;
       tiles.push_back(router_.tile("a row of the router", row, hidden));
     }
+    if (is_biased_) {
+      tiles.push_back(logit_bias_.tile("the bias on the logits", 0, logit_bias_.count()));
+    }
     if (shape_.shared > 0) {
       const std::size_t last_part = shared_w1_.count() / count(shape_.shared);
       tiles.push_back(shared_w1_.tile("the last rows of shared w1",
@@ -191,7 +199,8 @@ class FusedMoeCase final : public KernelCase {
   [[nodiscard]] reference::FusedMoe made(std::span<const double> scores = {}) const {
     return reference::fused_moe(made_x_, made_router_, made_w1_, made_w2_, shape_, scores,
                                 is_corrected_ ? correction_.made() : std::vector<double>(),
-                                made_shared_w1_, made_shared_w2_);
+                                made_shared_w1_, made_shared_w2_,
+                                is_biased_ ? logit_bias_.made() : std::vector<double>());
   }
   // Of the expert that counts most.
   [[nodiscard]] Tile expert_tile(const InputSets<T>& w, const char* name) {
@@ -274,6 +283,7 @@ class FusedMoeCase final : public KernelCase {
   std::int64_t choice_;
   std::int64_t before_;
   bool is_corrected_;
+  bool is_biased_;
   FusedMoePlan plan_;
   InputSets<bf16> x_;
   InputSets<bf16> router_;
@@ -286,6 +296,7 @@ class FusedMoeCase final : public KernelCase {
   cuda::DeviceBuffer<float> shared_w1_scale_;
   cuda::DeviceBuffer<float> shared_w2_scale_;
   InputSets<float> correction_;
+  InputSets<bf16> logit_bias_;
   InputSets<bf16> other_router_;
   OutputSets<bf16> y_;
   OutputSets<float> scores_;
@@ -372,6 +383,11 @@ std::vector<KernelOp> check_ops() {
           op({260, 256, 128, 16, 3}, {{"capacity_percent", 25}, {"choice", kTies}}),
           op({700, 256, 128, 8, 1}, {{"capacity_percent", 50}, {"choice", kOne}}),
           op({300, 256, 128, 8, 2}, {{"capacity_percent", 50}, {"shared", 1}, {"choice", kOne}}),
+          op({300, 256, 128, 8, 2}, {{"biased", 1}}),
+          op({4400, 512, 64, 16, 2}, {{"biased", 1}, {"sigmoid", 1}, {"before", 1}}),
+          op({130, 2056, 72, 7, 3}, {{"biased", 1}}),
+          op({70, 1032, 136, 512, 8},
+             {{"sigmoid", 1}, {"groups", 8}, {"topk_groups", 4}, {"corrected", 1}, {"biased", 1}}),
           op_fp8({1, 64, 64, 1, 1}),
           op_fp8({1, 256, 128, 8, 2}),
           op_fp8({7, 80, 48, 5, 3}),
@@ -391,7 +407,8 @@ std::vector<KernelOp> check_ops() {
           op_fp8({300, 256, 128, 8, 2}, {{"shared", 1}}),
           op_fp8({77, 272, 144, 8, 4, 1}, {{"shared", 2}, {"before", 1}}),
           op_fp8({500, 256, 128, 16, 2}, {{"capacity_percent", 100}, {"choice", kOne}}),
-          op_fp8({300, 256, 128, 8, 2}, {{"capacity_percent", 75}, {"shared", 1}})};
+          op_fp8({300, 256, 128, 8, 2}, {{"capacity_percent", 75}, {"shared", 1}}),
+          op_fp8({300, 1024, 128, 8, 2}, {{"biased", 1}, {"capacity_percent", 75}})};
 }
 
 // Mixtures of 64 experts of 2048 x 2048, gated and plain; Qwen3-30B-A3B's.

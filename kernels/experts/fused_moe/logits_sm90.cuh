@@ -167,4 +167,18 @@ __device__ inline void load_logits(const Arguments& a, int token, int lane,
   }
 }
 
+// Adds what is imposed on a token's logits to a lane's, once they are whole; behind the last expert
+// they stay.
+template <int kVectors>
+__device__ inline void add_logit_bias(const Arguments& a, int lane,
+                                      float (&values)[kVectors][kScores]) {
+#pragma unroll
+  for (int i = 0; i < kVectors * kScores; ++i) {
+    const int expert = (i / kScores * 32 + lane) * kScores + i % kScores;
+    if (expert < a.routed) {
+      values[i / kScores][i % kScores] += static_cast<float>(a.logit_bias[expert]);
+    }
+  }
+}
+
 }  // namespace orrery::fused_moe

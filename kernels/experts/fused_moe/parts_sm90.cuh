@@ -72,6 +72,7 @@ struct Area {
 struct Arguments {
   const bf16* x;
   const float* correction_bias;  // [routed], or null
+  const bf16* logit_bias;        // the same
   float* scores;                 // [tokens, routed]
   float* logits;                 // [logit_parts][tokens, routed]
   std::uint32_t* logits_made;    // [blocks]: launch in which its part was made last

@@ -75,6 +75,18 @@ class Layer {
     }
   }
 
+  // What is added to the logits of all ranks, the same on each.
+  void bias() {
+    is_biased_ = true;
+    for (int rank = 0; rank < team_.size(); ++rank) {
+      const cuda::DeviceGuard guard(team_.devices()[count_of(rank)]);
+      const cuda::Stream& stream = team_.stream(rank);
+      const cuda::DeviceBuffer<bf16>& values = ranks_[count_of(rank)]->logit_bias;
+      fill_normal(stream, values.get(), values.size(), kBiasSeed);
+      stream.synchronize();
+    }
+  }
+
   void launch(int rank, int set = 0) const {
     const Rank& of = *ranks_[count_of(rank)];
     const std::size_t experts = count_of(own_experts(shape_)) * count_of(set);
@@ -89,6 +101,7 @@ class Layer {
                   .shared_w2 = of.shared_w2.get(),
                   .shared_w1_scale = of.shared_w1_scale.get(),
                   .shared_w2_scale = of.shared_w2_scale.get(),
+                  .logit_bias = is_biased_ ? of.logit_bias.get() : nullptr,
                   .y = of.y.get(),
                   .scores = of.scores.get(),
                   .faults = of.faults.get()},
@@ -138,8 +151,10 @@ class Layer {
       const auto router = host_double(stream, of.router.get(), of.router.size());
       const auto scores =
           host_double(stream, of.scores.get(), count_of(shape.tokens * shape.experts));
+      const auto bias = is_biased_ ? host_double(stream, of.logit_bias.get(), of.logit_bias.size())
+                                   : std::vector<double>();
       const reference::FusedMoe expected =
-          reference::fused_moe(x, router, w1, w2, shape, scores, {}, shared_w1, shared_w2);
+          reference::fused_moe(x, router, w1, w2, shape, scores, {}, shared_w1, shared_w2, bias);
       const std::string name = "rank " + std::to_string(rank);
       result.push_back(difference(name + " y", host_double(stream, of.y.get(), expected.y.size()),
                                   expected.y, bound));
@@ -167,6 +182,7 @@ class Layer {
           shared_w2(count_of(shape.shared * shape.hidden * shape.ffn + kRoom)),
           shared_w1_scale(count_of(shape.shared * first_layer_rows(shape) + kRoom)),
           shared_w2_scale(count_of(shape.hidden + kRoom)),
+          logit_bias(count_of(shape.experts)),
           y(count_of(shape.tokens * shape.hidden)),
           scores(count_of(shape.tokens * shape.experts)),
           faults(4) {}
@@ -180,6 +196,7 @@ class Layer {
     cuda::DeviceBuffer<T> shared_w2;
     cuda::DeviceBuffer<float> shared_w1_scale;
     cuda::DeviceBuffer<float> shared_w2_scale;
+    cuda::DeviceBuffer<bf16> logit_bias;
     cuda::DeviceBuffer<bf16> y;
     cuda::DeviceBuffer<float> scores;
     cuda::DeviceBuffer<std::int32_t> faults;
@@ -187,6 +204,7 @@ class Layer {
   static constexpr bool kIsFp8 = sizeof(T) == 1;
   static constexpr std::int64_t kRoom = 16;  // so that none is empty
   static constexpr std::uint64_t kSharedSeed = 5'000'000;
+  static constexpr std::uint64_t kBiasSeed = 6'000'000;
 
   // The same on each rank, whatever the seed.
   void fill_shared(const cuda::Stream& stream, const Rank& of) const {
@@ -242,6 +260,7 @@ class Layer {
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::uint64_t seed_ = 1;
   std::int64_t forced_ = -1;
+  bool is_biased_ = false;
 };
 
 FusedMoeShape shape_on(const cuda::DeviceTeam& team, std::int64_t hidden, std::int64_t ffn,
@@ -286,6 +305,7 @@ struct LayerSizes {
   std::int64_t topk;
   std::int64_t shared = 0;
   double capacity_factor = 0;
+  bool is_biased = false;
 };
 
 template <typename T = bf16>
@@ -299,6 +319,7 @@ void check_once(const cuda::DeviceTeam& team, const LayerSizes& sizes,
   shape.capacity_factor = sizes.capacity_factor;
   shape.is_fp8 = sizeof(T) == 1;
   Layer<T> layer(team, shape, tokens);
+  if (sizes.is_biased) layer.bias();
   if (before > 0) {
     layer.fill(7);
     layer.run(before);
@@ -306,9 +327,10 @@ void check_once(const cuda::DeviceTeam& team, const LayerSizes& sizes,
   }
   if (forces) layer.force(shape.experts - 1);
   layer.run();
-  const std::string how = forces       ? "all to the last expert"
-                          : before > 0 ? "behind " + std::to_string(before) + " launches"
-                                       : "eager";
+  const std::string how = sizes.is_biased ? "with a bias on the logits"
+                          : forces        ? "all to the last expert"
+                          : before > 0    ? "behind " + std::to_string(before) + " launches"
+                                          : "eager";
   report({.what = named(shape, tokens, how), .differences = layer.differences(), .faults = {}});
 }
 
@@ -461,6 +483,14 @@ void check_fused_moe_ranks(std::span<const int> devices, const Report& report) {
   check_once(team, {256, 128, 8 * n, 2, 1, 0.5}, dealt(team, {500, 20}), report,
              ExpertActivation::kSwiglu, 0, /*forces=*/true);
   check_once(team, {256, 128, 512, 8}, dealt(team, {150, 40}), report);
+  const LayerSizes biased{.hidden = 1024,
+                          .ffn = 128,
+                          .experts = 8 * n,
+                          .topk = 2,
+                          .capacity_factor = 1,
+                          .is_biased = true};
+  check_once(team, biased, dealt(team, {300, 40}), report);
+  check_once<fp8>(team, biased, dealt(team, {40, 300}), report);
   check_once<fp8>(team, {256, 128, 8 * n, 2, 1}, dealt(team, {300, 40}), report);
   check_once<fp8>(team, {256, 128, 8 * n, 2, 2, 0.75}, dealt(team, {300, 40}), report);
   check_once<fp8>(team, {64, 64, n, 1}, dealt(team, {1}), report);

@@ -9,6 +9,7 @@
 #include "kernels/binding/kernel_call.h"
 #include "kernels/dense/gemm/reference.h"
 #include "kernels/dense/quantize/reference.h"
+#include "kernels/experts/fused_moe/buffers.h"
 #include "kernels/experts/index_shuffling/reference.h"
 #include "kernels/experts/routing_scores/reference.h"
 #include "kernels/harness/rounding.h"
@@ -97,7 +98,7 @@ FusedMoe fused_moe(std::span<const double> x, std::span<const double> router,
                    std::span<const double> w1, std::span<const double> w2,
                    const FusedMoeShape& shape, std::span<const double> given_scores,
                    std::span<const double> correction_bias, std::span<const double> shared_w1,
-                   std::span<const double> shared_w2) {
+                   std::span<const double> shared_w2, std::span<const double> logit_bias) {
   require_fused_moe_shape(shape);
   const auto hidden = static_cast<std::size_t>(shape.hidden);
   const auto experts = static_cast<std::size_t>(shape.experts);
@@ -109,7 +110,7 @@ FusedMoe fused_moe(std::span<const double> x, std::span<const double> router,
       shared_w1.size() != shared * first_size || shared_w2.size() != shared * second_size) {
     throw std::invalid_argument("fused_moe: w1 or w2 does not fit the shape");
   }
-  FusedMoe result{.scores = routing_scores(x, router, {},
+  FusedMoe result{.scores = routing_scores(x, router, logit_bias,
                                            {.tokens = shape.tokens,
                                             .hidden = shape.hidden,
                                             .experts_total = shape.experts,
@@ -172,9 +173,11 @@ Results fused_moe_reference(const KernelCall& call) {
       .groups = routing.groups,
       .topk_groups = routing.topk_groups,
       .is_fp8 = call.kernel.dtype == DType::kFp8 && call.rounding != Rounding::kNone,
-      .shared = size_of(call, "shared")};
+      .shared = size_of(call, "shared"),
+      .capacity_factor = fused_moe_shape(call.kernel.dtype, call.kernel.dims).capacity_factor};
+  const Values bias(routing.bias.begin(), routing.bias.end());
   const Values scores = given_or_found(call,
-                                       routing_scores(read(call, "x"), read(call, "router"), {},
+                                       routing_scores(read(call, "x"), read(call, "router"), bias,
                                                       {.tokens = shape.tokens,
                                                        .hidden = shape.hidden,
                                                        .experts_total = shape.experts,
@@ -183,7 +186,7 @@ Results fused_moe_reference(const KernelCall& call) {
   FusedMoe found =
       fused_moe(read(call, "x"), read(call, "router"), read(call, "w1"), read(call, "w2"), shape,
                 scores, optional_read(call, "correction_bias"), optional_read(call, "shared_w1"),
-                optional_read(call, "shared_w2"));
+                optional_read(call, "shared_w2"), bias);
   return {scores, std::move(found.y), {static_cast<double>(found.faulty.size())}};
 }
 

@@ -24,6 +24,7 @@ FusedMoe fused_moe(std::span<const double> x, std::span<const double> router,
                    std::span<const double> w1, std::span<const double> w2,
                    const FusedMoeShape& shape, std::span<const double> given_scores = {},
                    std::span<const double> correction_bias = {},
-                   std::span<const double> shared_w1 = {}, std::span<const double> shared_w2 = {});
+                   std::span<const double> shared_w1 = {}, std::span<const double> shared_w2 = {},
+                   std::span<const double> logit_bias = {});
 
 }  // namespace orrery::reference

@@ -42,6 +42,7 @@ __device__ void choose_experts(const Arguments& a, Scratch& scratch, const Stret
     float* const row = a.scores + static_cast<std::int64_t>(token) * a.routed;
     float values[kVectors][kScores];
     load_logits<kVectors>(a, token, lane, values);
+    if (a.logit_bias != nullptr) add_logit_bias<kVectors>(a, lane, values);
     float most = -INFINITY;
     bool is_bad = false;
 #pragma unroll

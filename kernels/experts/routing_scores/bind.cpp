@@ -1,25 +1,9 @@
-#include <string>
-#include <vector>
-
 #include "kernels/binding/bind_operands.h"
-#include "kernels/cuda/device_copy.h"
+#include "kernels/experts/routing_scores/imposed_bias.h"
 #include "kernels/experts/routing_scores/routing_scores.h"
 #include "kernels/rows/embedding/input_rows.h"
 
 namespace orrery {
-namespace {
-
-// What `bias` was when the rank first asked for it, in memory that stays.
-const bf16* imposed_bias(const BindContext& context, const std::vector<float>& bias) {
-  const auto upload = [&] {
-    return device_copy<bf16>(std::vector<bf16>(bias.begin(), bias.end()));
-  };
-  using Key = std::string;
-  return context.resources.keep<cuda::DeviceBuffer<bf16>>(Key("bias of the router"), upload).get();
-}
-
-}  // namespace
-
 // reads x (one or several parts), w [, bias]; writes scores
 Launch bind_routing_scores(const BindContext& context) {
   const Dims& dims = context.op.dims;
@@ -30,14 +14,8 @@ Launch bind_routing_scores(const BindContext& context) {
       .activation = context.numbers.routing.score == RoutingScore::kSigmoid
                         ? RouterActivation::kSigmoid
                         : RouterActivation::kSoftmax};
-  const std::vector<float>& imposed = context.numbers.routing.bias;
-  if (!imposed.empty() && std::ssize(imposed) != shape.experts_total) {
-    refuse(context, std::to_string(shape.experts_total) + " biases of a load, one for each expert");
-  }
-  const bf16* bias = nullptr;
-  if (!imposed.empty()) {
-    bias = imposed_bias(context, imposed);
-  } else if (has_operand(context, "bias")) {
+  const bf16* bias = imposed_bias(context, shape.experts_total);
+  if (bias == nullptr && has_operand(context, "bias")) {
     bias = typed<const bf16>(operand(context, "bias"));
   }
   const InputRows x(context, "x", {shape.tokens, shape.hidden});
