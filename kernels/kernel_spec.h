@@ -112,7 +112,8 @@ struct KernelSpec {
   std::string_view name;
   std::string_view summary;
   std::vector<DimSpec> dims;
-  std::vector<Slot> slots;  // in the order of an op's reads, then of its writes
+  std::vector<DimSpec> optional_dims;  // that a call may have behind these; rows are of none
+  std::vector<Slot> slots;             // in the order of an op's reads, then of its writes
   // Throws std::invalid_argument when a dim is missing or dims contradict each other.
   Work (*work)(DType dtype, const Dims& dims) = nullptr;
   // Which of several ways our own kernel takes a call, from 1 on, where times of one way are smooth
@@ -157,7 +158,8 @@ RoutedRole routed_role(const KernelOp& op);
 // Work of one kernel call. Throws std::invalid_argument on an unknown kernel or a missing dim.
 Work work_of(const KernelOp& op);
 // Throws as kernel_spec, and std::invalid_argument unless the call has exactly the spec's dims, in
-// its order, none below its least, which do not contradict each other.
+// its order and perhaps optional ones behind them, none below its least, which do not contradict
+// each other.
 void check_call(const KernelOp& op);
 // Scratch memory of the call of `rank` that needs most: calls share it.
 Bytes workspace_of(const Plan& plan, int rank);

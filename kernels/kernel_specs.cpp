@@ -11,7 +11,21 @@ namespace {
 std::string dim_names(const KernelSpec& spec) {
   std::string names;
   for (const DimSpec& dim : spec.dims) names.append(names.empty() ? "" : " ").append(dim.name);
+  for (const DimSpec& dim : spec.optional_dims) names.append(" [").append(dim.name).append("]");
   return names;
+}
+
+// What the spec says of each dim of a call; empty where they are not its dims.
+std::vector<const DimSpec*> specs_of(const Dims& dims, const KernelSpec& spec) {
+  std::vector<const DimSpec*> found;
+  for (const DimSpec& of : spec.dims) {
+    if (found.size() == dims.size() || dims[found.size()].name != of.name) return {};
+    found.push_back(&of);
+  }
+  for (const DimSpec& of : spec.optional_dims) {
+    if (found.size() < dims.size() && dims[found.size()].name == of.name) found.push_back(&of);
+  }
+  return found.size() == dims.size() ? found : std::vector<const DimSpec*>();
 }
 
 std::string dim_names(const Dims& dims) {
@@ -53,12 +67,13 @@ Work work_of(const KernelOp& op) {
 
 void check_call(const KernelOp& op) {
   const KernelSpec& spec = kernel_spec(op.kernel);
-  if (!std::ranges::equal(op.dims, spec.dims, {}, &Dim::name, &DimSpec::name)) {
+  const std::vector<const DimSpec*> specs = specs_of(op.dims, spec);
+  if (specs.empty()) {
     throw std::invalid_argument("kernel " + op.kernel + " has dims " + dim_names(op.dims) +
                                 ", expected " + dim_names(spec));
   }
-  for (std::size_t i = 0; i < spec.dims.size(); ++i) {
-    const std::int64_t least = spec.dims[i].may_be_zero ? 0 : 1;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const std::int64_t least = specs[i]->may_be_zero ? 0 : 1;
     if (op.dims[i].size >= least) continue;
     throw std::invalid_argument("kernel " + op.kernel + " has " + op.dims[i].name + " = " +
                                 std::to_string(op.dims[i].size) + ", expected at least " +

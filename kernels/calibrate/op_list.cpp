@@ -21,6 +21,7 @@ KernelOp parse_op(std::string_view line) {
   KernelOp op = std::get<KernelOp>(plan.ops().front().body);
   for (Dim& dim : op.dims) dim.axis.clear();
   check_call(op);
+  op.dims.resize(kernel_spec(op.kernel).dims.size());  // rows are of calls without optional ones
   return op;
 }
 

@@ -110,6 +110,7 @@ constexpr auto kKeys = std::to_array<Key>({
     {"streams", [](MoeCase& one, const Value& value) { one.streams = value.small(1); }},
     {"shared", [](MoeCase& one,
                   const Value& value) { one.shared_inside = one_of(value, "beside", "inside"); }},
+    {"capacity", [](MoeCase& one, const Value& value) { one.capacity_percent = value.whole(1); }},
     {"fuse", [](MoeCase& one, const Value& value) { one.fuses_scatter = one_of(value, "0", "1"); }},
     {"mode",
      [](MoeCase& one, const Value& value) {
@@ -225,6 +226,7 @@ LoweringOptions moe_lowering(const MoeCase& one) {
   options.moe_streams = one.streams;
   options.fuse_scatter_add = one.fuses_scatter;
   options.shared_inside = one.shared_inside;
+  options.capacity_percent = one.capacity_percent;
   if (zipf_exponent(one.load) > 0) {
     options.expert_load.shares = shares_of(one, moe_model(one.model).num_experts);
   }

@@ -28,6 +28,7 @@ namespace orrery::tool {
 // comm    how tokens reach experts on other data-parallel ranks (ExpertComm)
 // chunks  parts of a rank's tokens, of which one computes while others are on their way
 // (moe_chunks)
+// capacity  of design persistent, 100 times the capacity factor
 struct MoeCase {
   std::string text;  // as given, less spaces that mean nothing
   std::string model;
@@ -38,7 +39,8 @@ struct MoeCase {
   std::string comm;  // as given, empty: none was
   int streams = 1;
   bool fuses_scatter = false;
-  bool shared_inside = false;  // of design persistent
+  bool shared_inside = false;         // of design persistent
+  std::int64_t capacity_percent = 0;  // likewise
   LaunchMode mode = LaunchMode::kGraph;
   std::string load = "router";
   std::uint64_t seed = 1;

@@ -9,6 +9,7 @@
 
 #include "sim/cost/clock.h"
 #include "sim/cost/group_rows.h"
+#include "sim/cost/moe_capacity.h"
 #include "sim/cost/provider_tables.h"
 #include "sim/units/largest_normal.h"
 
@@ -259,6 +260,14 @@ void engine_factor_of_kernel(const PricedCall& call, Estimate& estimate) {
   if (own != call.options.kernel_times.end()) scale(estimate, own->second);
 }
 
+// Rows are of layers that drop nothing.
+void dropped_rows(const PricedCall& call, Estimate& estimate) {
+  if (call.dropping == nullptr) return;
+  scale(estimate, share_with_capacity(*call.dropping, call.device));
+  estimate.basis = Basis::kRoofline;
+  estimate.spread = std::max(kNearestSpread, call.spec.prior.spread);
+}
+
 // Other engines' kernels are left what they were: SGLang, for one, launches GEMMs beside
 // collectives on the SMs that these leave.
 void dealt_work(const PricedCall& call, Estimate& estimate) {
@@ -339,6 +348,10 @@ constexpr std::array kCorrections = {
     Correction{.name = "engine's kernel",
                .source = "engine profile, kernel_time: kernels",
                .of_kernel = engine_factor_of_kernel},
+    Correction{.name = "dropped rows",
+               .source = "capacity of a layer's experts: its tiles with and without "
+                         "(sim/cost/moe_tiles.h)",
+               .of_kernel = dropped_rows},
     Correction{.name = "dealt work",
                .source = "launch geometry of our own kernels; cuBLASLt's by "
                          "topologies/devices/h200-sxm/held_sms.csv",

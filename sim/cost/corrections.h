@@ -28,6 +28,7 @@ struct PricedCall {
   const Prediction* found = nullptr;
   // Of experts the time by the rows of the slowest of at least two other engines.
   std::optional<Seconds> slowest_of_others;
+  const KernelOp* dropping = nullptr;  // `op` with the capacity of its experts; null: it has none
 };
 
 // A collective among `num_ranks`.

@@ -14,6 +14,7 @@
 #include "sim/cost/energy.h"
 #include "sim/cost/estimate_cache.h"
 #include "sim/cost/interpolate.h"
+#include "sim/cost/moe_capacity.h"
 #include "sim/cost/provider_tables.h"
 #include "sim/plan/sides.h"
 #include "sim/units/shown.h"
@@ -57,7 +58,7 @@ struct CostModel::Impl {
   // the other engines; empty: fewer than two have the family.
   std::optional<Seconds> slowest_of_others(const Answer& own, const KernelOp& op,
                                            std::span<const std::int64_t> dims);
-  Estimate compute(const KernelOp& op, PriceExplanation* explanation);
+  Estimate compute(const KernelOp& asked, PriceExplanation* explanation);
   // Of a KernelOp or CommOp; 0 where the device's power is not known.
   template <typename Body>
   [[nodiscard]] Joules energy(const Body& op) const {
@@ -199,7 +200,10 @@ std::optional<Seconds> CostModel::Impl::slowest_of_others(const Answer& own, con
   return slowest;
 }
 
-Estimate CostModel::Impl::compute(const KernelOp& op, PriceExplanation* explanation) {
+Estimate CostModel::Impl::compute(const KernelOp& asked, PriceExplanation* explanation) {
+  const bool drops = may_drop(asked);
+  const KernelOp whole = drops ? without_capacity(asked) : KernelOp();
+  const KernelOp& op = drops ? whole : asked;
   const KernelSpec& spec = kernel_spec(op.kernel);
   const std::vector<std::int64_t> dims = ordered_dims(spec, op);
   const FlopsPerSecond peak = peak_flops(machine.device(), arithmetic_dtype(spec, op.dtype));
@@ -227,7 +231,8 @@ Estimate CostModel::Impl::compute(const KernelOp& op, PriceExplanation* explanat
                   .spec = spec,
                   .answered = *answered,
                   .device = machine.device(),
-                  .options = options};
+                  .options = options,
+                  .dropping = drops ? &asked : nullptr};
   Estimate estimate;
   if (rows) {
     call.source = &kernels[rows->source_idx];
@@ -248,7 +253,7 @@ Estimate CostModel::Impl::compute(const KernelOp& op, PriceExplanation* explanat
   estimate.limited = estimate.time;
   if (explanation != nullptr) explain_rows(call, estimate.time, *explanation);
   correct(call, estimate, explanation == nullptr ? nullptr : &explanation->corrections);
-  estimate.energy = energy(op);
+  estimate.energy = energy(asked);
   return estimate;
 }
 

@@ -39,7 +39,7 @@ MoeTileTimes moe_tile_times(FlopsPerSecond peak, BytesPerSecond hbm_bandwidth) {
 
 MoeExchangeTimes moe_exchange_times(const FusedMoeShape& shape, const MoeTileTimes& times) {
   const auto ranks = static_cast<double>(shape.ranks);
-  const auto rows = static_cast<double>(shape.tokens * shape.topk);
+  const double rows = mean_rows(shape, shape.tokens);
   constexpr double kElement = 2;  // bytes
   const Bytes remote(kElement * rows * static_cast<double>(shape.hidden) * (ranks - 1) / ranks);
   return {.dispatch = remote / times.links, .combine = remote / times.returned};

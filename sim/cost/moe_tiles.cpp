@@ -148,6 +148,7 @@ class Layer {
     const double mean = static_cast<double>(shape_.tokens * shape_.topk * shape_.ranks) /
                         static_cast<double>(shape_.experts);
     std::vector<std::int64_t> rows = rows_of_experts(own_experts_ - shape_.shared, mean);
+    for (std::int64_t& count : rows) count = taken_of(count);
     if (order_ == MoeTileOrder::kLongestFirst) std::ranges::sort(rows, std::greater<>());
     rows.insert(rows.begin(), static_cast<std::size_t>(shape_.shared), shape_.tokens);
     std::int64_t num_tiles = 0;
@@ -165,6 +166,17 @@ class Layer {
     for (const Gemm& gemm : layers_) {
       weights_.emplace_back(static_cast<std::size_t>(own_experts_ * gemm.tasks()));
     }
+  }
+  // Of rows that choose an expert on all ranks, those that it takes: as many as the mean says, of
+  // rows that are dealt to the ranks by chance. How many it takes of each rank is left to that
+  // mean.
+  [[nodiscard]] std::int64_t taken_of(std::int64_t rows) const {
+    const std::int64_t capacity = capacity_of(shape_, shape_.tokens);
+    if (capacity >= shape_.tokens || rows == 0) return rows;
+    const auto ranks = static_cast<double>(shape_.ranks);
+    const double taken =
+        ranks * mean_at_most(static_cast<double>(rows), 1 / ranks, static_cast<double>(capacity));
+    return std::max<std::int64_t>(std::llround(taken), 1);
   }
   void add_tasks(std::int64_t expert, std::int32_t layer) {
     if (expert < 0 || expert >= own_experts_) return;
@@ -199,10 +211,11 @@ class Layer {
     const auto topk = static_cast<double>(shape_.topk);
     const double row = kElement * static_cast<double>(shape_.hidden);
     const auto shared = static_cast<double>(shape_.shared);
-    const double moved = all * (1 + topk + shared) * row;
+    const double taken = mean_rows(shape_, shape_.tokens);
+    const double moved = (all * (1 + shared) + taken) * row;
     const auto others = static_cast<double>(shape_.ranks - 1);
     const auto near = static_cast<double>(ranks_of_host_ - 1);
-    const double remote = all * topk * row * near / static_cast<double>(shape_.ranks);
+    const double remote = taken * row * near / static_cast<double>(shape_.ranks);
     const double counted =
         times_.launch.value() + times_.per_expert.value() * static_cast<double>(shape_.experts) +
         times_.per_token.value() * static_cast<double>(tokens) +
@@ -212,7 +225,7 @@ class Layer {
     const double sent = std::max(moved / times_.send.value(), remote / times_.links.value());
     if (!nic_) return counted + sent;
     const Seconds heard = Seconds(counted) + latency_;
-    const std::int64_t far = shape_.tokens * shape_.topk * (shape_.ranks - ranks_of_host_);
+    const std::int64_t far = std::llround(taken) * (shape_.ranks - ranks_of_host_);
     Seconds there = heard + Seconds(sent);
     for (std::int64_t i = 0; i < ceil_div(far, shape_.ranks); ++i) {
       there = std::max(there, nic_->post(heard, Bytes(row)).there);

@@ -12,8 +12,8 @@
 //   results      go over the links to the tokens' ranks, and are added up, in the order of tasks
 //
 // Ranks are alike but for their delays, and choose experts uniformly: rows of an expert are spread
-// as chance spreads them. Left out: clocks under the power limit beyond what the fitted times hold
-// of it.
+// as chance spreads them, and of a capacity each takes the mean of what chance leaves it. Left out:
+// clocks under the power limit beyond what the fitted times hold of it.
 
 #include <cstdint>
 #include <map>

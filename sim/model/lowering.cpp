@@ -96,7 +96,7 @@ SplitId Lowering::split_of(const AxisRef& axis) {
   return plan.add_split({.parts = std::vector(parts, whole_part(axis.size / axis.parts))});
 }
 
-void Lowering::add_dims(std::string_view name, std::initializer_list<DimRef> dims) {
+void Lowering::add_dims(std::string_view name, std::span<const DimRef> dims) {
   for (const DimRef& dim : dims) dims_->sizes.push_back(dim.size);
   if (wants_names_) dims_->ops.push_back(named(name));
 }
@@ -104,12 +104,12 @@ void Lowering::add_dims(std::string_view name, std::initializer_list<DimRef> dim
 void Lowering::kernel(std::string_view name, std::string_view kernel, DType dtype,
                       std::initializer_list<DimRef> dims, std::initializer_list<TensorView> reads,
                       std::initializer_list<TensorView> writes) {
-  if (dims_ != nullptr) return add_dims(name, dims);
+  if (dims_ != nullptr) return add_dims(name, std::span(dims.begin(), dims.size()));
   this->kernel(name, kernel, dtype, dims, TensorViews(reads), TensorViews(writes));
 }
 
 void Lowering::kernel(std::string_view name, std::string_view kernel, DType dtype,
-                      std::initializer_list<DimRef> dims, TensorViews reads, TensorViews writes) {
+                      std::span<const DimRef> dims, TensorViews reads, TensorViews writes) {
   if (dims_ != nullptr) return add_dims(name, dims);
   KernelOp body{.kernel = std::string(kernel), .dtype = dtype, .dims = {}};
   body.dims.reserve(dims.size());

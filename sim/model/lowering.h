@@ -10,8 +10,10 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sim/model/model.h"
@@ -89,7 +91,12 @@ class Lowering {
     return tensor(name, DType::kBf16, TensorRole::kActivation, axes);
   }
   void kernel(std::string_view name, std::string_view kernel, DType dtype,
-              std::initializer_list<DimRef> dims, TensorViews reads, TensorViews writes);
+              std::span<const DimRef> dims, TensorViews reads, TensorViews writes);
+  void kernel(std::string_view name, std::string_view kernel, DType dtype,
+              std::initializer_list<DimRef> dims, TensorViews reads, TensorViews writes) {
+    this->kernel(name, kernel, dtype, std::span(dims.begin(), dims.size()), std::move(reads),
+                 std::move(writes));
+  }
   // The same of operands in braces, of which no vectors are made where dims alone are asked for.
   void kernel(std::string_view name, std::string_view kernel, DType dtype,
               std::initializer_list<DimRef> dims, std::initializer_list<TensorView> reads,
@@ -133,7 +140,7 @@ class Lowering {
   // The norm of block `name` ("attn_residual") behind it, into `output`; -1: a new activation.
   TensorId norm_behind(std::string_view name, TensorId x, TensorId output);
   void add(std::string_view name, TensorId to, TensorId x, TensorId sum);
-  void add_dims(std::string_view name, std::initializer_list<DimRef> dims);
+  void add_dims(std::string_view name, std::span<const DimRef> dims);
 
   std::string prefix_;
   int stream_ = 0;

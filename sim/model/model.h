@@ -186,6 +186,9 @@ inline constexpr std::array<std::string_view, 6> kMoeDesignNames{
 std::string_view to_text(MoeDesign design);         // "fused", "padding", ...
 MoeDesign parse_moe_design(std::string_view text);  // throws std::invalid_argument with the names
 
+// No more experts than this are computed by kPersistent, so none drops anything beyond it.
+inline constexpr double kMostCapacityFactor = 512;
+
 struct LoweringOptions {
   Precision precision;
   MlaForm mla_form = MlaForm::kAuto;
@@ -196,7 +199,10 @@ struct LoweringOptions {
   int moe_streams = 1;            // 2: the shared expert on stream 1, beside router and gather
   bool fuse_scatter_add = false;  // the second grouped gemm adds to the shared expert's result
   bool shared_inside = false;     // of kPersistent: the shared expert in the same kernel
-  ExpertLoad expert_load;         // of the designs other than kFused
+  // Of kPersistent, 100 times the capacity factor: of a data-parallel rank's tokens an expert takes
+  // the first ceil(factor tokens topk / experts) that choose it. 0: all.
+  std::int64_t capacity_percent = 0;
+  ExpertLoad expert_load;  // of the designs other than kFused
   bool operator==(const LoweringOptions&) const = default;
 };
 

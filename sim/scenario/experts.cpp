@@ -145,15 +145,6 @@ void read_experts(const Reader& root, const std::filesystem::path& directory, Sc
   } catch (const std::invalid_argument& error) {
     root.fail(scenario.disaggregation ? "disaggregation" : "placement", error.what());
   }
-  if (is_fused) {
-    check_fused(root, scenario);
-    if (!scenario.expert_load.is_skew()) {
-      root.fail("model",
-                "expert_load: tables of fused experts are of balanced, uniform or power-law "
-                "choices; expected one of these, or another moe.design");
-    }
-    return;
-  }
   try {
     LoweringOptions options{.precision = scenario.precision};
     set_moe(scenario.moe, options);
@@ -162,6 +153,15 @@ void read_experts(const Reader& root, const std::filesystem::path& directory, Sc
     root.fail(
         root.has("moe") ? "moe" : "engine",
         std::string(error.what()) + (root.has("moe") ? "" : "; expected moe: {design: fused}"));
+  }
+  if (is_fused) {
+    check_fused(root, scenario);
+    if (!scenario.expert_load.is_skew()) {
+      root.fail("model",
+                "expert_load: tables of fused experts are of balanced, uniform or power-law "
+                "choices; expected one of these, or another moe.design");
+    }
+    return;
   }
   try {
     scenario.expert_drift =

@@ -1,6 +1,8 @@
 #include "sim/scenario/moe_spec.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <stdexcept>
 
@@ -59,6 +61,25 @@ std::string drift_yaml(const std::optional<DriftSpec>& drift) {
   if (!drift) return "";
   return ", drift: {interval: " + format_number(drift->interval.value()) + " s" +
          (drift->share > 0 ? ", share: " + format_number(drift->share) : std::string()) + "}";
+}
+
+// Plans have whole dims, so of a hundredth.
+std::int64_t read_capacity_percent(const Reader& reader) {
+  const double factor = reader.number("capacity_factor", 0, kMostCapacityFactor, /*above=*/true);
+  constexpr double kRounding = 1e-9;
+  const double percent = std::round(factor * 100);
+  if (percent >= 1 && std::abs(factor * 100 - percent) < kRounding * factor * 100) {
+    return std::llround(percent);
+  }
+  const double below = std::max(std::floor(factor * 100), 1.0);
+  reader.fail("capacity_factor",
+              "found '" + format_number(factor) + "'; expected hundredths, such as " +
+                  format_number(below / 100) + " or " + format_number((below + 1) / 100));
+}
+
+std::string capacity_yaml(const MoeSpec& spec) {
+  if (spec.capacity_percent == 0) return "";
+  return ", capacity_factor: " + format_number(static_cast<double>(spec.capacity_percent) / 100);
 }
 
 std::int64_t num_stage_ranks(const Mesh& mesh) {
@@ -157,6 +178,7 @@ MoeSpec read_moe(const YamlNode& node, const MoeSpec& defaults) {
     spec.fuse_scatter_add = reader.boolean("fuse_scatter_add");
   }
   if (reader.has("shared_inside")) spec.shared_inside = reader.boolean("shared_inside");
+  if (reader.has("capacity_factor")) spec.capacity_percent = read_capacity_percent(reader);
   if (reader.has("experts")) {
     spec.experts = static_cast<ExpertOrder>(reader.choice("experts", kExpertOrderNames));
   }
@@ -169,7 +191,7 @@ std::string to_yaml(const MoeSpec& spec) {
          ", streams: " + std::to_string(spec.streams) +
          (spec.chunks > 1 ? ", chunks: " + std::to_string(spec.chunks) : std::string()) +
          ", fuse_scatter_add: " + (spec.fuse_scatter_add ? "true" : "false") +
-         (spec.shared_inside ? ", shared_inside: true" : "") +
+         (spec.shared_inside ? ", shared_inside: true" : "") + capacity_yaml(spec) +
          ", experts: " + std::string(kExpertOrderNames[static_cast<std::size_t>(spec.experts)]) +
          eplb_yaml(spec.eplb) + "}";
 }
@@ -179,6 +201,7 @@ void set_moe(const MoeSpec& spec, LoweringOptions& options) {
   options.moe_streams = spec.streams;
   options.fuse_scatter_add = spec.fuse_scatter_add;
   options.shared_inside = spec.shared_inside;
+  options.capacity_percent = spec.capacity_percent;
 }
 
 bool has_host_syncs(const MoeSpec& spec, const Mesh& mesh) {

@@ -28,6 +28,7 @@ struct MoeSpec {
   int streams = 1;
   bool fuse_scatter_add = false;
   bool shared_inside = false;
+  std::int64_t capacity_percent = 0;            // 100 times capacity_factor; 0: none
   int chunks = 1;                               // Mesh::moe_chunks
   ExpertOrder experts = ExpertOrder::kInOrder;  // ep > 1; at the start, where they move
   std::optional<EplbConfig> eplb;               // none: they stay

@@ -266,6 +266,26 @@ FieldSpec moe_chunks() {
           .is_optional = true};
 }
 
+FieldSpec shared_inside() {
+  return {.name = "lowering shared_inside",
+          .write = [](const Deployment& d) { return d.lowering.shared_inside ? "true" : "-"; },
+          .read = [](std::string_view text,
+                     Deployment& d) { d.lowering.shared_inside = word(text, kFlags) == 1; },
+          .is_optional = true};
+}
+
+FieldSpec capacity() {
+  return {.name = "lowering capacity_percent",
+          .write =
+              [](const Deployment& d) {
+                const std::int64_t percent = d.lowering.capacity_percent;
+                return percent == 0 ? "-" : std::to_string(percent);
+              },
+          .read = [](std::string_view text,
+                     Deployment& d) { d.lowering.capacity_percent = number<std::int64_t>(text); },
+          .is_optional = true};
+}
+
 FieldSpec model_name() {
   return {"name", [](const Deployment& d) { return text_of(d.name); },
           [](std::string_view text, Deployment& d) { d.name = only_text(text); }};
@@ -303,6 +323,8 @@ std::vector<FieldSpec> make_field_specs() {
       choice("lowering fuse_scatter_add", kFlags, ORRERY_FIELD(lowering.fuse_scatter_add)),
       shares("lowering expert_load", ORRERY_FIELD(lowering.expert_load.shares)),
   };
+  specs.push_back(shared_inside());
+  specs.push_back(capacity());
   add_fields("mesh", mesh_fields(), &Deployment::mesh, specs);
   specs.push_back(shares("mesh expert_load", ORRERY_FIELD(mesh.expert_load.shares)));
   specs.push_back(size_list("mesh expert_of_slot", ORRERY_FIELD(mesh.expert_of_slot)));

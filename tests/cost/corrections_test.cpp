@@ -80,8 +80,8 @@ TEST(Corrections, ActInThisOrderAndNameTheirSources) {
                        "device", "untuned experts", "fastest row", "included quantising", "warm L2",
                        "rows by group", "experts reached", "streamed weights", "eager gap",
                        "other rows", "same work", "power limit", "engine", "engine's kernel",
-                       "dealt work", "arrivals", "hop between streams", "collective launch",
-                       "GEMM launch"}));
+                       "dropped rows", "dealt work", "arrivals", "hop between streams",
+                       "collective launch", "GEMM launch"}));
 }
 
 // Twice 2 us are 4: of 5 us that much is left, 3 us are no longer than that.

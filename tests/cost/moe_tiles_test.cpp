@@ -14,6 +14,7 @@
 
 #include "sim/cost/interpolate.h"
 #include "sim/cost/kernel_table.h"
+#include "sim/cost/moe_capacity.h"
 #include "tests/cost/cost_testing.h"
 
 namespace orrery {
@@ -141,6 +142,73 @@ TEST(MoeTiles, SharedExpertsAreExpertsWhoseRowsStay) {
   shape.shared = 0;
   shape.topk = 4;
   EXPECT_LT(shared, duration(shape));
+}
+
+// A capacity that nothing exceeds changes nothing; from there on a layer that is bound by products
+// takes less with less. On one rank an expert's rows are cut; on several those of each rank are.
+TEST(MoeTiles, ACapacityTakesRowsAway) {
+  for (const std::int64_t ranks : {1, 2, 4}) {
+    FusedMoeShape shape{
+        .tokens = 8192, .hidden = 2048, .ffn = 1408, .experts = 64, .topk = 6, .ranks = ranks};
+    const double without = duration(shape);
+    const MoeExchangeTimes exchange = moe_exchange_times(shape, fitted());
+    shape.capacity_factor = 64.0 / 6;
+    EXPECT_EQ(duration(shape), without);
+    double before = without;
+    for (const double factor : {1.0, 0.75, 0.5, 0.25}) {
+      shape.capacity_factor = factor;
+      EXPECT_LT(duration(shape), before) << ranks << " " << factor;
+      before = duration(shape);
+    }
+    EXPECT_LT(before, 0.6 * without) << ranks;
+    EXPECT_NEAR(moe_exchange_times(shape, fitted()).dispatch.value(), exchange.dispatch.value() / 4,
+                1e-9 * exchange.dispatch.value());
+  }
+}
+
+// A layer with a capacity that is never exceeded is priced as one without, to the bit; one that
+// drops rows at its row's time, times what its tiles take over those without.
+TEST(MoeCapacity, IsPricedByTheRowsOfTheLayerWithoutAndTheTilesOfBoth) {
+  const Provider provider = Provider::load(std::filesystem::path(ORRERY_SOURCE_DIR) /
+                                           "topologies/devices/h200-sxm/orrery");
+  MachineSpec spec = testing::node_spec();
+  spec.device.dense_flops = {{DType::kBf16, kPeak}, {DType::kFp8, 2 * kPeak}};
+  spec.device.hbm_bandwidth = BytesPerSecond(4.8e12);
+  spec.device.num_sms = 132;
+  const Machine machine = make_machine(spec);
+  const CostModel cost(machine, &provider, nullptr, {});
+  for (const DType dtype : {DType::kBf16, DType::kFp8}) {
+    for (const std::int64_t experts : {64, 32}) {  // of a rank
+      KernelOp whole{.kernel = "fused_moe",
+                     .dtype = dtype,
+                     .dims = {{"tokens", 8192},
+                              {"hidden", 2048},
+                              {"ffn", 2048},
+                              {"experts_total", 64},
+                              {"topk", 2},
+                              {"activation", 0},
+                              {"experts", experts},
+                              {"shared", 0}}};
+      const Estimate without = cost.kernel(whole);
+      const auto with = [&](std::int64_t percent) {
+        KernelOp op = whole;
+        op.dims.push_back({"capacity_percent", percent});
+        return op;
+      };
+      EXPECT_FALSE(may_drop(with(3200)));
+      EXPECT_EQ(cost.kernel(with(3200)), without);
+      Seconds before = without.time;
+      for (const std::int64_t percent : {100, 75, 50}) {
+        const Estimate found = cost.kernel(with(percent));
+        EXPECT_LT(found.time, before) << percent;
+        EXPECT_GT(found.time, 0.4 * without.time) << percent;
+        EXPECT_EQ(found.basis, Basis::kRoofline);
+        EXPECT_DOUBLE_EQ(found.time / without.time,
+                         share_with_capacity(with(percent), machine.device()));
+        before = found.time;
+      }
+    }
+  }
 }
 
 TEST(MoeTiles, AFasterGpuIsFasterAndTheH200IsItself) {

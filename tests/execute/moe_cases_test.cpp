@@ -35,6 +35,14 @@ TEST(MoeCases, ChunksAreOfTheMesh) {
   EXPECT_NE(to_csv(rows).find(",graph,3,2,"), std::string::npos);
 }
 
+TEST(MoeCases, ACapacityIsOfTheOneKernel) {
+  const MoeCase one = parse_moe_case("qwen3_30b tokens=128 design=persistent capacity=125");
+  EXPECT_EQ(moe_lowering(one).capacity_percent, 125);
+  EXPECT_NO_THROW(static_cast<void>(moe_plan(one)));
+  EXPECT_THROW(static_cast<void>(moe_plan(parse_moe_case("qwen3_30b tokens=128 capacity=125"))),
+               std::invalid_argument);
+}
+
 // As their configs in models/ say.
 TEST(MoeCases, ModelsAreRoutedAsTheirConfigsSay) {
   const ModelConfig v3 = moe_model("deepseek_v3");

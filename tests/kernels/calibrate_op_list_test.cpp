@@ -31,6 +31,15 @@ TEST(OpList, ReadsCallsAsPlansWriteThem) {
   EXPECT_EQ(ops[1].dims.front().axis, "");
 }
 
+TEST(OpList, LeavesOutDimsThatNoRowHas) {
+  const std::string layer =
+      "fused_moe bf16 tokens=64 hidden=256 ffn=128 experts_total=8 topk=2 activation=0 experts=8 "
+      "shared=0";
+  const auto ops = parse_ops(layer + " capacity_percent=50\n" + layer + "\n", "ops.txt");
+  ASSERT_EQ(ops.size(), 1U);
+  EXPECT_EQ(op_text(ops[0]), layer);
+}
+
 TEST(OpList, TakesEachCallOnce) {
   EXPECT_EQ(
       parse_ops("gemm bf16 m=64 n=4096:qkv k=512\ngemm bf16 m=64 n=4096 k=512\n", "ops.txt").size(),

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/experts/fused_moe/buffers.h"
 #include "kernels/kernel_spec.h"
 
@@ -108,6 +111,59 @@ TEST(FusedMoeBuffers, AreWhatPlansCount) {
   const Bytes counted = kernel_spec("fused_moe").workspace(DType::kBf16, dims);
   EXPECT_EQ(counted, memory.rows + memory.between + memory.results);
   EXPECT_LT(memory.total(), 1.03 * counted);
+}
+
+// 4 ranks of 32 experts, each of which takes ceil(0.5 * 1000 * 8 / 128) = 32 rows of a rank's
+// 1,000 tokens in place of all: 4,096 rows in place of 32,000.
+TEST(FusedMoeBuffers, OfPlansWithACapacityAreSmaller) {
+  Dims dims{{"tokens", 1000}, {"hidden", 2048},  {"ffn", 768},    {"experts_total", 128},
+            {"topk", 8},      {"activation", 0}, {"experts", 32}, {"shared", 0}};
+  dims.push_back({"capacity_percent", 50});
+  EXPECT_EQ(fused_moe_shape(DType::kBf16, dims).capacity_factor, 0.5);
+  const Bytes counted = kernel_spec("fused_moe").workspace(DType::kBf16, dims);
+  EXPECT_EQ(counted, Bytes(2.0 * (4096 * (2048 + 768) + 8000 * 2048)));
+}
+
+// The sum over n of min(n, 2) C(3, n) / 8: (3 + 2 * 3 + 2) / 8.
+TEST(FusedMoeRows, TheMeanOfABinomialCutIsByHand) {
+  EXPECT_NEAR(mean_at_most(3, 0.5, 2), 11.0 / 8, 1e-12);
+  EXPECT_EQ(mean_at_most(3, 0.5, 3), 1.5);
+  EXPECT_EQ(mean_at_most(10, 1, 4), 4);
+  EXPECT_NEAR(mean_at_most(1000, 0.01, 1), 1 - std::pow(0.99, 1000), 1e-12);
+}
+
+// Where the normal distribution takes over they differ by a thousandth; no more than the mean or
+// the cut, and more of more.
+TEST(FusedMoeRows, TheMeanOfABinomialCutGrowsWithTheCut) {
+  for (const double most : {40.0, 55.0, 60.0, 65.0, 80.0}) {
+    EXPECT_NEAR(mean_at_most(3840, 1.0 / 64, most), mean_at_most(3841, 1.0 / 64, most), 0.06);
+  }
+  for (const double mean : {0.5, 20.0, 59.0, 61.0, 5000.0}) {
+    double before = 0;
+    for (int tenths = 1; tenths <= 40; ++tenths) {
+      const double most = std::ceil(mean * tenths / 10);
+      const double found = mean_at_most(64 * mean, 1.0 / 64, most);
+      EXPECT_GE(found, before * (1 - 1e-12)) << mean << " " << most;
+      EXPECT_LE(found, std::min(mean, most) * (1 + 1e-12)) << mean << " " << most;
+      before = found;
+    }
+    EXPECT_NEAR(before, mean, 0.05 * mean);
+  }
+}
+
+// A factor of 1 keeps as many rows as even choices have, less what chance puts beyond them: a
+// normal number is 0.399 deviations above its mean on average.
+TEST(FusedMoeRows, ACapacityTakesTheRowsBeyondIt) {
+  FusedMoeShape shape{.tokens = 65536, .hidden = 8, .ffn = 8, .experts = 128, .topk = 8};
+  const double all = 65536 * 8;
+  EXPECT_EQ(mean_rows(shape, 65536), all);
+  shape.capacity_factor = 128;
+  EXPECT_EQ(mean_rows(shape, 65536), all);
+  shape.capacity_factor = 1;
+  const double deviation = std::sqrt(4096.0 * (1 - 8.0 / 128));
+  EXPECT_NEAR(mean_rows(shape, 65536), 128 * (4096 - 0.39894 * deviation), 128 * 0.1);
+  shape.capacity_factor = 0.5;
+  EXPECT_NEAR(mean_rows(shape, 65536), all / 2, 1e-6 * all);
 }
 
 }  // namespace

@@ -110,6 +110,25 @@ TEST(KernelSpecs, WhatIsContractedOrKeptWholeIsMarked) {
   EXPECT_TRUE(flags("attention_prefill", "context").may_be_zero);
 }
 
+TEST(KernelSpecs, OptionalDimsStandBehindTheOthersOrNotAtAll) {
+  const KernelSpec& spec = kernel_spec("fused_moe");
+  KernelOp op = typical(spec);
+  EXPECT_NO_THROW(check_call(op));
+  op.dims.push_back({"capacity_percent", 100, {}});
+  EXPECT_NO_THROW(check_call(op));
+  op.dims.back().size = 0;
+  EXPECT_THROW(check_call(op), std::invalid_argument);
+  op.dims.back().size = 100;
+  std::swap(op.dims.back(), op.dims.front());
+  try {
+    check_call(op);
+    FAIL() << "no error";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find("shared [capacity_percent]"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(KernelSpecs, AnUnknownKernelIsAnErrorWithTheNearest) {
   EXPECT_EQ(find_kernel_spec("attention"), nullptr);
   try {

@@ -142,6 +142,57 @@ TEST(PersistentMoe, SaysWhichSharedExpertsItTakes) {
   says(model, kPersistent, "has a gate");
 }
 
+// A factor of a rank's own tokens, so the same on each rank, however tokens are split. Rows that
+// are computed and room for them fall with it; 128 experts of even choices of 8 take all at 16.
+TEST(PersistentMoe, HasACapacityOfEachRanksTokens) {
+  const auto layer = [](std::int64_t percent, const Mesh& mesh) {
+    LoweringOptions options = kPersistent;
+    options.capacity_percent = percent;
+    const Batch batch{.prefill = {{512, 0}, {300, 20}}, .num_decodes = 8, .decode_context = 30};
+    const Plan plan = parallelize(lower(qwen(), batch, options), mesh);
+    EXPECT_NO_THROW(verify(plan));
+    return layer_of(plan);
+  };
+  const auto room = [](const KernelOp& op) {
+    return kernel_spec("fused_moe").workspace(op.dtype, op.dims);
+  };
+  for (const int ways : {1, 2, 8}) {
+    const Mesh mesh{.dp = ways, .ep = ways};
+    const KernelOp whole = layer(0, mesh);
+    EXPECT_EQ(whole.dims.back().name, "shared");
+    const KernelOp wide = layer(1600, mesh);
+    EXPECT_EQ(dim(wide.dims, "capacity_percent"), 1600);
+    EXPECT_EQ(work_of(wide).flops, work_of(whole).flops);
+    EXPECT_EQ(work_of(wide).bytes_read, work_of(whole).bytes_read);
+    EXPECT_EQ(room(wide), room(whole));
+    KernelOp before = wide;
+    for (const std::int64_t percent : {200, 100, 50, 25}) {
+      const KernelOp less = layer(percent, mesh);
+      EXPECT_LT(work_of(less).flops, work_of(before).flops) << ways << " " << percent;
+      EXPECT_LE(room(less), room(before)) << ways << " " << percent;
+      before = less;
+    }
+    EXPECT_LT(work_of(before).flops, 0.3 * work_of(whole).flops);
+    EXPECT_LT(room(before), 0.6 * room(whole));
+  }
+}
+
+TEST(PersistentMoe, OtherDesignsDropNothing) {
+  for (const MoeDesign design : {MoeDesign::kFused, MoeDesign::kPadding, MoeDesign::kSlicing,
+                                 MoeDesign::kConcatenation, MoeDesign::kShuffling}) {
+    try {
+      check_moe_design(qwen(), {.moe_design = design, .capacity_percent = 100});
+      ADD_FAILURE() << "nothing thrown of " << to_text(design);
+    } catch (const std::invalid_argument& error) {
+      EXPECT_NE(std::string(error.what()).find("expected design persistent"), std::string::npos)
+          << error.what();
+    }
+  }
+  EXPECT_THROW(
+      check_moe_design(qwen(), {.moe_design = MoeDesign::kPersistent, .capacity_percent = -1}),
+      std::invalid_argument);
+}
+
 TEST(PersistentMoe, SaysOnWhichMeshesItLies) {
   const auto says = [](const Mesh& mesh, const std::string& words) {
     try {

@@ -78,6 +78,17 @@ def test_what_one_kernel_allocates_stands_beside_the_published_layout(capsys) ->
         _core.symmetric_layout(tokens=0, hidden=1, experts=1)
 
 
+def test_a_capacity_takes_less_time_and_room_than_none():
+    """Room for rows that nobody drops goes first, then time; one that is never exceeded takes neither."""
+    keys = {"tokens": 16384, "dp": 2, "ep": 2, "machine": "hgx-h200"}
+    (whole,) = moe.persistent("qwen3-30b-a3b", **keys)
+    found = [moe.persistent("qwen3-30b-a3b", **keys, overrides=[f"moe.capacity_factor={factor}"])[0] for factor in (16, 1.25, 1, 0.5)]
+    assert (found[0].duration_s, found[0].buffers_bytes) == (whole.duration_s, whole.buffers_bytes)
+    times = [one.duration_s for one in found]
+    assert times == sorted(times, reverse=True) and times[-1] < 0.7 * times[0]
+    assert found[1].buffers_bytes["rows"] == whole.buffers_bytes["rows"] * 1.25 / 2  # 64 experts, 1.25 * 8 / 128 rows a token: 5 of 8
+
+
 def test_a_late_rank_costs_one_kernel_its_delay_and_two_exchanges_twice_as_much(capsys) -> None:
     keys = {"dp": 2, "ep": 2, "machine": "hgx-h200"}
     (one,) = moe.persistent("qwen3-30b-a3b", tokens=8192, **keys)

@@ -249,6 +249,47 @@ TEST_F(ScenarioTest, tokens_of_experts_go_in_chunks) {
        flow + ", two_batch_overlap: true");
 }
 
+TEST_F(ScenarioTest, experts_have_a_capacity_where_one_kernel_drops_what_exceeds_it) {
+  const auto loaded = [&](const std::string& moe, const std::string& placement = "dp: 8, ep: 8") {
+    const std::string text =
+        "model: {config: qwen3-30b-a3b, expert_load: uniform}\nmachine: hgx-h200\nprovider: "
+        "none\nengine: {profile: orrery}\nplacement: {" +
+        placement + "}\nmoe: {" + moe +
+        "}\nworkload: {closed_loop: {concurrency: 2, num_requests: 4, prompt_tokens: 10, "
+        "output_tokens: 5}}\n";
+    return load_scenario(write("a.yaml", text), kPaths);
+  };
+  const Scenario scenario = loaded("design: persistent, capacity_factor: 1.25");
+  EXPECT_EQ(scenario.moe.capacity_percent, 125);
+  EXPECT_EQ(lowering_options(scenario).capacity_percent, 125);
+  EXPECT_NE(to_yaml(scenario).find("capacity_factor: 1.25"), std::string::npos);
+  EXPECT_EQ(load_scenario(write("b.yaml", to_yaml(scenario)), kPaths).moe, scenario.moe);
+  EXPECT_EQ(to_yaml(loaded("design: persistent")).find("capacity"), std::string::npos);
+  EXPECT_NO_THROW(static_cast<void>(run_scenario(scenario)));
+
+  const auto says = [&](const std::string& problem, const std::string& moe) {
+    try {
+      static_cast<void>(loaded(moe, "dp: 1"));
+      ADD_FAILURE() << moe << " loads";
+    } catch (const ScenarioError& error) {
+      EXPECT_NE(std::string(error.what()).find(problem), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("moe"), std::string::npos) << error.what();
+    }
+  };
+  for (const char* const factor : {"0", "-1", "512.5", ".nan", "nan", ".inf", "much", "'1'"}) {
+    says("expected a number above 0 and at most 512",
+         std::string("design: persistent, capacity_factor: ") + factor);
+  }
+  says("found '1.255'; expected hundredths, such as 1.25 or 1.26",
+       "design: persistent, capacity_factor: 1.255");
+  says("found '0.001'; expected hundredths, such as 0.01 or 0.02",
+       "design: persistent, capacity_factor: 0.001");
+  for (const char* const design : {"shuffling", "padding", "slicing", "concatenation", "fused"}) {
+    says("expected design persistent",
+         std::string("design: ") + design + ", capacity_factor: 1.25");
+  }
+}
+
 TEST_F(ScenarioTest, experts_are_placed_anew_and_their_load_drifts) {
   const std::string head =
       "machine: hgx-h200\nprovider: none\nengine: {profile: orrery}\n"

@@ -69,6 +69,7 @@ FusedMoeMemory memory_of(const FusedMoeBuffers& buffers) {
 }
 
 FusedMoeShape fused_moe_shape(DType dtype, const Dims& dims) {
+  const auto percent = std::ranges::find(dims, "capacity_percent", &Dim::name);
   return {.tokens = dim(dims, "tokens"),
           .hidden = dim(dims, "hidden"),
           .ffn = dim(dims, "ffn"),
@@ -77,7 +78,8 @@ FusedMoeShape fused_moe_shape(DType dtype, const Dims& dims) {
           .activation = static_cast<ExpertActivation>(dim(dims, "activation")),
           .is_fp8 = dtype == DType::kFp8,
           .ranks = dim(dims, "experts_total") / dim(dims, "experts"),
-          .shared = dim(dims, "shared")};
+          .shared = dim(dims, "shared"),
+          .capacity_factor = percent == dims.end() ? 0 : static_cast<double>(percent->size) / 100};
 }
 
 }  // namespace orrery

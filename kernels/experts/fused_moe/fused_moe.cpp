@@ -10,8 +10,8 @@ namespace {
 // Rows of w1 over ffn: gated or not.
 double first_layers(const Dims& dims) { return dim(dims, "activation") == 0 ? 2 : 1; }
 
-// The scores, both layers of each choice, and the sums of tokens; w of experts that are chosen and
-// of shared ones. On several ranks as many rows come to each as its tokens make.
+// The scores, both layers of each choice that is taken, and the sums of tokens; w of experts that
+// are chosen and of shared ones. On several ranks as many rows come to each as its tokens make.
 Work work(DType dtype, const Dims& dims) {
   const double tokens = size(dims, "tokens");
   const double hidden = size(dims, "hidden");
@@ -20,10 +20,12 @@ Work work(DType dtype, const Dims& dims) {
   const double own_experts = size(dims, "experts");
   const double topk = size(dims, "topk");
   require(topk <= experts, "topk of at most experts_total");
+  require(own_experts >= 1, "an expert of each rank");
   require(own_experts <= experts, "experts of at most experts_total");
   const double shared = size(dims, "shared");
   const double chosen = tokens * topk;
-  const double rows = chosen + tokens * shared;
+  const double rows =
+      mean_rows(fused_moe_shape(dtype, dims), dim(dims, "tokens")) + tokens * shared;
   const double layers = first_layers(dims) + 1;
   const double active = std::min(own_experts, chosen) + shared;
   return {.flops = Flops(2 * tokens * experts * hidden + 2 * rows * hidden * ffn * layers),
@@ -65,6 +67,9 @@ KernelSpec fused_moe_spec() {
                {.name = "shared",
                 .meaning = "experts as wide that take every token, of each rank",
                 .may_be_zero = true}},
+      .optional_dims = {{.name = "capacity_percent",
+                         .meaning = "100 times the capacity factor of routed experts; without it "
+                                    "no token is dropped"}},
       .slots = {{.name = "x", .axes = "tokens, hidden", .type = SlotType::kBf16},
                 {.name = "router",
                  .axes = "experts_total, hidden",

@@ -40,7 +40,6 @@ FusedMoeShape shape_of(const KernelOp& op) {
   shape.normalises = variant(op.dims, "normalises", 1) != 0;
   shape.groups = variant(op.dims, "groups", 1);
   shape.topk_groups = variant(op.dims, "topk_groups", 1);
-  shape.capacity_factor = static_cast<double>(variant(op.dims, "capacity_percent")) / 100;
   require_fused_moe_shape(shape);
   return shape;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <stdexcept>
 #include <string>
 
@@ -42,6 +43,41 @@ std::int64_t capacity_of(const FusedMoeShape& shape, std::int64_t tokens) {
   const double even = static_cast<double>(tokens * shape.topk) / static_cast<double>(shape.experts);
   const double capacity = std::ceil(shape.capacity_factor * even);
   return static_cast<std::int64_t>(std::min(capacity, static_cast<double>(tokens)));
+}
+
+double mean_at_most(double trials, double probability, double most) {
+  constexpr double kMany = 60;  // as rows_of_experts() has it
+  const double mean = trials * probability;
+  if (most >= trials) return mean;
+  const double variance = mean * (1 - probability);
+  if (!(variance > 0)) return std::min(mean, most);
+  if (mean > kMany) {
+    const double deviation = std::sqrt(variance);
+    const double z = (most - mean) / deviation;
+    const double below = std::erfc(-z / std::numbers::sqrt2) / 2;
+    const double density = std::exp(-z * z / 2) / std::sqrt(2 * std::numbers::pi);
+    return most - (most - mean) * below - deviation * density;
+  }
+  // The sum over rows of the probability of more.
+  constexpr double kNone = 1e-12;
+  double exactly = std::exp(trials * std::log1p(-probability));
+  double more = 1 - exactly;
+  double sum = 0;
+  for (double rows = 0; rows < most && more > kNone; ++rows) {
+    sum += more;
+    exactly *= (trials - rows) / (rows + 1) * probability / (1 - probability);
+    more -= exactly;
+  }
+  return std::min(sum, mean);
+}
+
+double mean_rows(const FusedMoeShape& shape, std::int64_t tokens) {
+  const std::int64_t capacity = capacity_of(shape, tokens);
+  if (capacity >= tokens) return static_cast<double>(tokens * shape.topk);
+  const auto all = static_cast<double>(tokens);
+  const auto experts = static_cast<double>(shape.experts);
+  return experts * mean_at_most(all, static_cast<double>(shape.topk) / experts,
+                                static_cast<double>(capacity));
 }
 
 void require_fused_moe_shape(const FusedMoeShape& shape) {

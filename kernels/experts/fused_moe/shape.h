@@ -60,5 +60,10 @@ std::int64_t num_choices(const FusedMoeShape& shape);
 std::int64_t most_rows(const FusedMoeShape& shape);
 // Rows that an expert takes of `tokens` of a rank, at most.
 std::int64_t capacity_of(const FusedMoeShape& shape, std::int64_t tokens);
+// Rows that all routed experts take of `tokens` of a rank on average, where tokens choose all
+// experts alike: of those of one expert, which are binomial, at most its capacity.
+double mean_rows(const FusedMoeShape& shape, std::int64_t tokens);
+// The mean of min(n, most) of a binomial n of so many trials, from 60 on of a normal one.
+double mean_at_most(double trials, double probability, double most);
 
 }  // namespace orrery

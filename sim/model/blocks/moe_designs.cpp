@@ -305,6 +305,12 @@ void check_moe_design(const ModelConfig& model, const LoweringOptions& options) 
                                 std::string(to_text(options.moe_design)) +
                                 ", expected design persistent, the one that is a single kernel");
   }
+  if (options.capacity_percent != 0 && options.moe_design != MoeDesign::kPersistent) {
+    throw std::invalid_argument("moe capacity_factor with design " +
+                                std::string(to_text(options.moe_design)) +
+                                ", which drops no token, expected design persistent, or no "
+                                "capacity_factor");
+  }
   if (options.moe_design == MoeDesign::kPersistent) {
     check_persistent_moe(model, options);
   } else if (options.moe_design != MoeDesign::kFused) {

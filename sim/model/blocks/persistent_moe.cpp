@@ -3,6 +3,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "sim/model/blocks/moe.h"
 
@@ -53,6 +54,10 @@ void check_persistent_moe(const ModelConfig& model, const LoweringOptions& optio
          ", expected fp8, or bf16 weights with expert_weights fp8");
   }
   check_shared_inside(model, options);
+  if (options.capacity_percent < 0) {
+    fail("capacity_percent is " + std::to_string(options.capacity_percent) +
+         ", expected more than 0, or 0: no token is dropped");
+  }
   const std::string of = " of model \"" + model.name + "\" ";
   const std::string instead = ", which only designs shuffling and fused compute";
   if (model.router_bias && !model.has_correction_bias)
@@ -108,16 +113,18 @@ void lower_persistent_moe(Lowering& step, TensorId normed, TensorId output) {
   }
   const std::int64_t num_shared =
       is_inside ? model.shared_expert_intermediate_size / model.moe_intermediate_size : 0;
-  step.kernel("experts", "fused_moe", weights.dtype,
-              {{"tokens", step.step.tokens, axis::kTokens},
-               {"hidden", model.hidden_size, axis::kHidden},
-               {"ffn", model.moe_intermediate_size, axis::kExpertFfn},
-               {"experts_total", model.num_experts},
-               {"topk", model.num_experts_per_tok},
-               {"activation", 0},
-               {"experts", model.num_experts, axis::kExperts},
-               {"shared", num_shared}},
-              std::move(reads), {scores, routed, faults});
+  std::vector<DimRef> dims{{"tokens", step.step.tokens, axis::kTokens},
+                           {"hidden", model.hidden_size, axis::kHidden},
+                           {"ffn", model.moe_intermediate_size, axis::kExpertFfn},
+                           {"experts_total", model.num_experts},
+                           {"topk", model.num_experts_per_tok},
+                           {"activation", 0},
+                           {"experts", model.num_experts, axis::kExperts},
+                           {"shared", num_shared}};
+  const std::int64_t capacity = step.options.capacity_percent;
+  if (capacity > 0) dims.push_back({"capacity_percent", capacity});
+  step.kernel("experts", "fused_moe", weights.dtype, dims, std::move(reads),
+              {scores, routed, faults});
   if (shared >= 0) add_shared_expert(step, routed, shared, output);
 }
 

@@ -1,0 +1,34 @@
+#include "sim/cost/moe_capacity.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/experts/fused_moe/buffers.h"
+#include "kernels/kernel_spec.h"
+#include "sim/cost/moe_tiles.h"
+#include "sim/cost/roofline.h"
+
+namespace orrery {
+
+bool may_drop(const KernelOp& op) {
+  if (routed_role(op) != RoutedRole::kLayer) return false;
+  const FusedMoeShape shape = fused_moe_shape(op.dtype, op.dims);
+  return capacity_of(shape, shape.tokens) < shape.tokens;
+}
+
+KernelOp without_capacity(KernelOp op) {
+  std::erase_if(op.dims, [](const Dim& dim) { return dim.name == "capacity_percent"; });
+  return op;
+}
+
+double share_with_capacity(const KernelOp& op, const Device& device) {
+  FusedMoeShape shape = fused_moe_shape(op.dtype, op.dims);
+  const MoeTileTimes times = moe_tile_times(peak_flops(device, DType::kBf16), device.hbm_bandwidth);
+  const MoeTileOptions options{.num_sms = std::max(1, device.num_sms)};
+  const Seconds with = simulate_moe_tiles(shape, times, options).duration;
+  shape.capacity_factor = 0;
+  const Seconds without = simulate_moe_tiles(shape, times, options).duration;
+  return std::min(1.0, with / without);
+}
+
+}  // namespace orrery
