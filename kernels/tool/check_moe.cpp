@@ -107,6 +107,8 @@ struct MoeStep {
   int streams = 1;
   bool fuses_scatter = false;
   bool shared_inside = false;
+  std::int64_t capacity_percent = 0;
+  bool is_skewed = false;  // by a bias on the logits of the router
   Mesh mesh;
   bool has_unlike_ranks = false;  // two data-parallel ones with batches of their own
 };
@@ -144,7 +146,18 @@ std::string describe(const MoeStep& step) {
   if (step.streams > 1) text += " streams " + std::to_string(step.streams);
   if (step.fuses_scatter) text += " fused scatter";
   if (step.shared_inside) text += " shared expert inside";
+  if (step.capacity_percent > 0) {
+    text += " capacity " + std::to_string(step.capacity_percent) + " %";
+  }
+  if (step.is_skewed) text += " skewed";
   return text + describe(step.mesh) + (step.has_unlike_ranks ? " unlike batches" : "");
+}
+
+// As bf16 has them: 1 to -1 from the first expert to the last of 16.
+std::vector<float> skewed_bias(std::int64_t experts) {
+  std::vector<float> bias(static_cast<std::size_t>(experts));
+  for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = 1 - static_cast<float>(i) / 8;
+  return bias;
 }
 
 CheckedDeployment deployment_of(const MoeStep& step) {
@@ -156,10 +169,12 @@ CheckedDeployment deployment_of(const MoeStep& step) {
   options.moe_streams = step.streams;
   options.fuse_scatter_add = step.fuses_scatter;
   options.shared_inside = step.shared_inside;
+  options.capacity_percent = step.capacity_percent;
   const Mesh mesh = step.mesh;
   const bool has_unlike_ranks = step.has_unlike_ranks;
   Routing routing = routing_of(model);
   routing.expert_of_slot.assign(mesh.expert_of_slot.begin(), mesh.expert_of_slot.end());
+  if (step.is_skewed) routing.bias = skewed_bias(model.num_experts);
   return {.name = describe(step),
           .grid = grid_of(mesh),
           .numbers = {.head_dim = model.rotary_dim(),
@@ -202,6 +217,7 @@ class StepCheck : public CheckCases {
     plain.streams = 1;
     plain.fuses_scatter = false;
     plain.shared_inside = false;
+    plain.capacity_percent = 0;
     std::vector<CheckedStep> of_one = reference_conversation(deployment_of(plain), kNumDecodeSteps);
     if (step.has_unlike_ranks) of_one = on_unlike_ranks(std::move(of_one));
     if (step.mesh.two_batch_overlap) of_one = in_halves(std::move(of_one), step.mesh.dp);
@@ -342,6 +358,14 @@ void check_one_gpu(StepCheck& check) {
                          .shared_inside = is_inside});
     }
   }
+  check.check_steps({.kind = SmallMoe::kQwen3, .design = kPersistent, .capacity_percent = 50});
+  check.check_steps({.kind = SmallMoe::kQwen3, .design = kPersistent, .is_skewed = true});
+  check.check_steps({.kind = SmallMoe::kDeepseek,
+                     .design = kPersistent,
+                     .dtype = DType::kFp8,
+                     .shared_inside = true,
+                     .capacity_percent = 75,
+                     .is_skewed = true});
   check.check_steps({.kind = SmallMoe::kLlama4, .streams = 2});
   check.check_steps({.kind = SmallMoe::kLlama4, .streams = 2, .fuses_scatter = true});
   check.check_steps({.kind = SmallMoe::kLlama4, .has_fp8_experts = true});
@@ -416,6 +440,12 @@ void check_two_gpus(StepCheck& check) {
     check.check_steps({.kind = SmallMoe::kDeepseek,
                        .design = MoeDesign::kPersistent,
                        .shared_inside = true,
+                       .mesh = {.dp = 2, .ep = 2},
+                       .has_unlike_ranks = has_unlike_ranks});
+    check.check_steps({.kind = SmallMoe::kQwen3,
+                       .design = MoeDesign::kPersistent,
+                       .capacity_percent = 50,
+                       .is_skewed = true,
                        .mesh = {.dp = 2, .ep = 2},
                        .has_unlike_ranks = has_unlike_ranks});
   }

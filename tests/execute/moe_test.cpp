@@ -121,6 +121,66 @@ TEST(ReferenceMoe, OneKernelGivesTheSameLogits) {
   }
 }
 
+// Logits of sequences [first, last) of each step, run by themselves.
+std::vector<std::vector<double>> logits_of(const Deployment& deployment, std::size_t first,
+                                           std::size_t last) {
+  ReferenceRuns runs(deployment);
+  std::vector<std::vector<double>> logits;
+  for (StepInput step : moe_steps()) {
+    for (auto* sequences : {&step.prefill, &step.decodes}) {
+      if (sequences->empty()) continue;
+      *sequences = {sequences->begin() + static_cast<std::ptrdiff_t>(first),
+                    sequences->begin() + static_cast<std::ptrdiff_t>(last)};
+    }
+    logits.push_back(runs.run(step).logits);
+  }
+  return logits;
+}
+
+// An expert counts the tokens of each rank by themselves: two ranks drop what each would alone, and
+// not what one with all tokens would. Of 8 experts 2 or 3 to a token, and 10 tokens of a rank, each
+// takes ceil(0.5 * 10 * 3 / 8) = 2, where four get all: so most choices are dropped.
+TEST(ReferenceMoe, ACapacityIsOfTheTokensOfEachRank) {
+  for (const std::string kind : {"qwen3", "deepseek"}) {
+    const auto of = [&](std::int64_t percent, const Mesh& mesh) {
+      Deployment deployment = deployment_of(kind, MoeDesign::kPersistent, mesh);
+      deployment.options.capacity_percent = percent;
+      deployment.options.shared_inside = kind == "deepseek";
+      return deployment;
+    };
+    const Mesh two{.dp = 2, .ep = 2};
+    const Deployment whole = deployment_of(kind, MoeDesign::kShuffling);
+    for (const Mesh& mesh : {Mesh{}, two}) {
+      EXPECT_LT(worst_difference(of(51'200, mesh), whole), 1e-9) << kind;
+      EXPECT_GT(worst_difference(of(50, mesh), whole), 1e-3) << kind;
+    }
+    EXPECT_GT(worst_difference(of(50, two), of(50, {})), 1e-3) << kind;
+    const auto found = logits_of(of(50, two), 0, 4);
+    const auto first = logits_of(of(50, {}), 0, 2);
+    const auto second = logits_of(of(50, {}), 2, 4);
+    for (std::size_t step = 0; step < found.size(); ++step) {
+      std::vector<double> expected = first[step];
+      expected.insert(expected.end(), second[step].begin(), second[step].end());
+      EXPECT_LT(relative_difference(found[step], expected), 1e-9) << kind << " step " << step;
+    }
+  }
+}
+
+// What is added to the logits chooses as in the ops of the other designs.
+TEST(ReferenceMoe, OneKernelTakesABiasOnTheRouter) {
+  for (const std::string kind : {"qwen3", "deepseek"}) {
+    Deployment expected = deployment_of(kind, MoeDesign::kShuffling);
+    const Deployment free = expected;
+    expected.router_bias = {1, 0.5, -2, 0, 0.25, -1, 3, 0};
+    EXPECT_GT(worst_difference(expected, free), 1e-3) << kind;
+    for (const Mesh& mesh : {Mesh{}, Mesh{.dp = 2, .ep = 2}}) {
+      Deployment found = deployment_of(kind, MoeDesign::kPersistent, mesh);
+      found.router_bias = expected.router_bias;
+      EXPECT_LT(worst_difference(found, expected), 1e-9) << kind << " dp " << mesh.dp;
+    }
+  }
+}
+
 TEST(ReferenceMoe, KindsOfRoutingDiffer) {
   const auto first = [](const std::string& kind, bool normalises) {
     Deployment deployment = deployment_of(kind, MoeDesign::kShuffling);
