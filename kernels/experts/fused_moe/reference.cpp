@@ -149,7 +149,7 @@ FusedMoe fused_moe(std::span<const double> x, std::span<const double> router,
   std::vector<std::int32_t> all(static_cast<std::size_t>(shape.tokens));
   std::iota(all.begin(), all.end(), 0);
   const std::vector<double> ones(all.size(), 1.0);
-  const std::size_t halves = first_size / second_size;
+  const std::size_t halves = shape.activation == ExpertActivation::kSwiglu ? 2 : 1;
   for (std::size_t part = 0; part < shared; ++part) {
     add_expert(result.y, x, all, ones, rows_of_part(shared_w1, part, second_size, halves),
                columns_of_part(shared_w2, part, ffn, shared), shape);
