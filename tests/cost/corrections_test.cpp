@@ -76,12 +76,13 @@ TEST(Corrections, ActInThisOrderAndNameTheirSources) {
                      (correction.between_ops != nullptr);
     EXPECT_EQ(acts, 1) << correction.name;
   }
-  EXPECT_EQ(names, (std::vector<std::string>{
-                       "device", "untuned experts", "fastest row", "included quantising", "warm L2",
-                       "rows by group", "experts reached", "streamed weights", "eager gap",
-                       "other rows", "same work", "power limit", "engine", "engine's kernel",
-                       "dropped rows", "dealt work", "arrivals", "hop between streams",
-                       "collective launch", "GEMM launch"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{
+                "device",    "untuned experts",     "fastest row",       "included quantising",
+                "warm L2",   "rows by group",       "experts reached",   "streamed weights",
+                "eager gap", "other rows",          "same work",         "power limit",
+                "engine",    "engine's kernel",     "dropped rows",      "dealt work",
+                "arrivals",  "hop between streams", "collective launch", "GEMM launch"}));
 }
 
 // Twice 2 us are 4: of 5 us that much is left, 3 us are no longer than that.

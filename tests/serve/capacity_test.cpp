@@ -35,8 +35,8 @@ TEST(Capacity, ABlockHoldsKeysAndValuesOfAllLayersOfOneGpu) {
   EXPECT_DOUBLE_EQ(block(small_deepseek(), {.tp = 4}), 16 * 4 * 80 * 2);
 }
 
-// Three of four layers attend to the newest 512 tokens: engines keep those alone, as a state of each
-// sequence; our executor has blocks of all layers for all tokens.
+// Three of four layers attend to the newest 512 tokens: engines keep those alone, as a state of
+// each sequence; our executor has blocks of all layers for all tokens.
 TEST(Capacity, ShortWindowsTakeAStateOrBlocksOfAllTokensAsTheEngineKeepsThem) {
   CapacityRequest made = request(small_llama());
   for (std::size_t i = 1; i < made.model.layers.size(); ++i) {
