@@ -9,11 +9,7 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define ORRERY_HOST_DEVICE __host__ __device__
-#else
-#define ORRERY_HOST_DEVICE
-#endif
+#include "kernels/host_device.h"
 
 namespace orrery::fused_moe {
 
@@ -118,5 +114,3 @@ class TaskOrder {
 };
 
 }  // namespace orrery::fused_moe
-
-#undef ORRERY_HOST_DEVICE
