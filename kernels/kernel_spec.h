@@ -86,6 +86,9 @@ struct Prior {
   double (*blocks)(DType dtype, const Dims& dims) = nullptr;
   // What is computed over what needs to be, where tiles have empty rows; null: 1.
   double (*padding)(DType dtype, const Dims& dims) = nullptr;
+  // Makes a call of these sizes, in the order of the dims, the largest that computes as many tiles,
+  // which takes as long; null: no such call is known.
+  void (*fill_tiles)(std::span<std::int64_t> sizes) = nullptr;
   // The kernel and dims whose rows answer a call where it has none of its own; null: none.
   KernelOp (*same_work)(const KernelOp& op) = nullptr;
   Composite composite = Composite::kNone;

@@ -150,23 +150,16 @@ void rows_by_group(const PricedCall& call, Estimate& estimate) {
   if (longer != 1) estimate.basis = std::max(estimate.basis, Basis::kInterpolated);
 }
 
-// Attention of new tokens computes whole tiles of them, 128 rows, 192 of heads of 64: a call takes
-// what the largest one with as many tiles takes. Rows say it of their own call. On an H200 512 new
-// tokens after 4,000, 32 heads, take 62.5 us, and 520, a tile more of each head than it has SMs
-// for, 114.8.
+// A call takes what the largest one with as many tiles takes; rows say it of their own call. On an
+// H200 attention of 512 new tokens after 4,000, 32 heads, takes 62.5 us, and of 520, a tile of 128
+// more of each head than it has SMs for, 114.8.
 void whole_tiles(const PricedCall& call, Estimate& estimate) {
   if (call.found == nullptr || call.found->basis == Basis::kMeasured) return;
   if (call.source->provider->name() != kOwnProvider) return;
   const KernelSpec& spec = call.table->spec();
-  if (spec.name != "attention_prefill") return;
+  if (spec.prior.fill_tiles == nullptr) return;
   std::vector<std::int64_t> sizes = ordered_dims(spec, call.answered);
-  const auto at = [&](std::string_view name) {
-    return static_cast<std::size_t>(std::ranges::find(spec.dims, name, &DimSpec::name) -
-                                    spec.dims.begin());
-  };
-  const std::int64_t tile = sizes[at("head_dim")] == 64 ? 192 : 128;
-  std::int64_t& query = sizes[at("query")];
-  query = (query + tile - 1) / tile * tile;
+  spec.prior.fill_tiles(sizes);
   const std::optional<Prediction> found =
       predict(*call.table, *call.source->device, call.device, call.answered.dtype, 0, sizes);
   if (found) estimate.time = estimate.time * (found->time / call.found->time);
@@ -346,7 +339,7 @@ constexpr std::array kCorrections = {
                          "scenarios/validate/unseen as executed (docs/unseen.md)",
                .of_kernel = rows_by_group},
     Correction{.name = "whole tiles",
-               .source = "attention_prefill.csv at the largest call with as many tiles of tokens",
+               .source = "rows at the largest call with as many tiles, where a spec says which",
                .of_kernel = whole_tiles},
     Correction{.name = "experts reached",
                .source = "grouped_gemm.csv at the whole numbers around the average",

@@ -23,8 +23,17 @@ Work work(DType dtype, const Dims& dims) {
           .bytes_written = Bytes(q_bytes)};
 }
 
+// Of queries in a tile.
+std::int64_t tile_rows(std::int64_t head_dim) { return head_dim == 64 ? 192 : 128; }
+
 int rounds(DType /*dtype*/, const Dims& dims) {
-  return prefill_rounds(dims, dim(dims, "head_dim") == 64 ? 192 : 128);
+  return prefill_rounds(dims, tile_rows(dim(dims, "head_dim")));
+}
+
+void fill_tiles(std::span<std::int64_t> sizes) {
+  std::int64_t& query = sizes[1];
+  const std::int64_t rows = tile_rows(sizes[5]);
+  query = (query + rows - 1) / rows * rows;
 }
 
 }  // namespace
@@ -64,7 +73,8 @@ KernelSpec attention_prefill_spec() {
                 .hbm = 0.8,
                 .floor = us(8),
                 .spread = 0.06,
-                .grid = {.axes = {"batch", "query", "heads"}, .tied = "kv_heads"}},
+                .grid = {.axes = {"batch", "query", "heads"}, .tied = "kv_heads"},
+                .fill_tiles = fill_tiles},
       .executed = {DType::kBf16}};
 }
 
