@@ -113,7 +113,7 @@ std::int64_t fewest_of_way(const KernelSpec& spec, DType dtype, std::vector<std:
 // groups of few rows, which rows of the table have of the other kernel.
 void rows_by_group(const PricedCall& call, Estimate& estimate) {
   const std::vector<double>& choices = call.options.expert_choices;
-  if (choices.empty() || call.found == nullptr) return;
+  if (choices.empty() || choices.front() == choices.back() || call.found == nullptr) return;
   if (call.source->provider->name() != kOwnProvider) return;
   const KernelSpec& spec = call.table->spec();
   const auto at = [&](std::string_view name) {
