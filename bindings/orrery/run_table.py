@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .text_table import aligned, printable
+from .text_table import aligned, printable, seconds
 
 _MUCH = 0.1  # of a run filling and emptying the service: from here on it is said how to leave that out
 
@@ -16,14 +16,14 @@ def table(summary: Any, *, colour: bool) -> str:
     bold, plain = ("\033[1m", "\033[0m") if colour else ("", "")
     labels = (("ttft_s", "TTFT"), ("tpot_s", "TPOT"), ("itl_s", "ITL"), ("e2e_s", "end to end"))
     quantiles = ("mean", "p50", "p90", "p95", "p99", "max")
-    latency = [(label, *(_seconds(summary[key][name]) for name in quantiles)) for key, label in labels]
+    latency = [(label, *(seconds(summary[key][name]) for name in quantiles)) for key, label in labels]
     memory = summary["memory_per_gpu"]
     used = ("weights", "kv_cache", "activations", "graphs", "communication")
     parts = ", ".join(f"{name.replace('_', ' ')} {memory[name + '_bytes'] / 2**30:.1f}" for name in used)
     basis = summary["basis"]
     words = basis_words(summary)
     facts = [
-        ("requests", f"{summary['requests']:,} in {_seconds(summary['duration_s'])}, {summary['requests_per_s']:.2f}/s"),
+        ("requests", f"{summary['requests']:,} in {seconds(summary['duration_s'])}, {summary['requests_per_s']:.2f}/s"),
         *_phases(summary),
         ("tokens", f"{summary['prompt_tokens']:,} prompt, {summary['output_tokens']:,} output"),
         ("prefix cache", f"{_percent(summary['cached_tokens'] / max(summary['prompt_tokens'], 1))} of prompt tokens found"),
@@ -70,21 +70,12 @@ def _likely(summary: Any) -> list[tuple[str, str]]:
     lines = []
     for statistic in ("mean", "p99"):
         entries = [(label, entry) for label, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s")) if (entry := found.get(f"{key}.{statistic}"))]
-        shown = [f"{label} {_seconds(entry['low'])} to {_seconds(entry['high'])}" for label, entry in entries if "low" in entry]
+        shown = [f"{label} {seconds(entry['low'])} to {seconds(entry['high'])}" for label, entry in entries if "low" in entry]
         reasons = dict.fromkeys(entry["withheld"] for _, entry in entries if "withheld" in entry)
         text = "; ".join([", ".join(shown)] * bool(shown) + [f"withheld: {reason}" for reason in reasons])
         if text:
             lines.append((f"80 % interval, {statistic}", text))
     return lines
-
-
-def _seconds(value: float | None) -> str:
-    if value is None:
-        return "–"
-    for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (600.0, 1.0, "s")):
-        if abs(value) < limit:
-            return f"{value * factor:.3g} {unit}" if abs(value * factor) < 999.5 else f"{value * factor:.0f} {unit}"
-    return f"{value / 60:.1f} min"
 
 
 def _percent(share: float) -> str:
@@ -107,7 +98,7 @@ def _disaggregation(summary: Any) -> list[tuple[str, str]]:
     sides = [(side, f"{apart[side]['num_gpus']} of {summary['num_gpus']} GPUs{_on(apart[side])}, {_percent(apart[side]['busy'])} of the time in steps,"
                     f" KV cache {_percent(apart[side]['kv_utilisation']['mean'])} full") for side in ("prefill", "decode")]  # fmt: skip
     moved = apart["transfer"]
-    times = ", ".join(f"{_seconds(moved['time_s'][name])} {name}" for name in ("mean", "p50", "p95", "p99"))
+    times = ", ".join(f"{seconds(moved['time_s'][name])} {name}" for name in ("mean", "p50", "p95", "p99"))
     return [*sides, *_cost_of_sides(apart), ("KV transfers", f"{moved['count']:,} of {moved['bytes'] / max(moved['count'], 1) / 2**20:,.0f} MiB on average: "
                                      f"{times}; {_percent(moved['exposed_share'])} of it waited for ({moved['source']})")]  # fmt: skip
 
@@ -160,7 +151,7 @@ def _kv_tiers(summary: Any) -> list[tuple[str, str]]:
     return [
         ("found in", ", ".join(hits) + again),
         ("KV tiers", "; ".join(moved)),
-        ("KV blocks on the way", f"steps wait {_seconds(behind['exposed_s'])} for them, {_percent(behind['exposed_share'])} of their time"),
+        ("KV blocks on the way", f"steps wait {seconds(behind['exposed_s'])} for them, {_percent(behind['exposed_share'])} of their time"),
     ]
 
 
@@ -179,8 +170,8 @@ def _sessions(summary: Any) -> list[tuple[str, str]]:
     if "sessions" not in summary:
         return []
     found = summary["sessions"]
-    times = ", ".join(f"{_seconds(found['duration_s'][name])} {name}" for name in ("mean", "p50", "p95", "p99"))
-    first, later = (", ".join(f"{_seconds(found[key][name])} {name}" for name in ("mean", "p99")) for key in ("first_ttft_s", "later_ttft_s"))
+    times = ", ".join(f"{seconds(found['duration_s'][name])} {name}" for name in ("mean", "p50", "p95", "p99"))
+    first, later = (", ".join(f"{seconds(found[key][name])} {name}" for name in ("mean", "p99")) for key in ("first_ttft_s", "later_ttft_s"))
     return [
         ("sessions", f"{found['count']:,} of {found['mean_turns']:.1f} turns on average, {found['sessions_per_s']:.3g}/s; they take {times}"),
         ("TTFT of turns", f"first {first}; later {later}, {_percent(found['later_cached_share'])} of their prompt tokens found"),
@@ -195,7 +186,7 @@ def _autoscaling(summary: Any) -> list[tuple[str, str]]:
     price = f", {found['usd']:,.2f} USD" if found["usd"] is not None else ""
     return [("replicas", f"{found['mean_replicas']:.2f} mean, {found['most_replicas']} at most of {found['min_replicas']} to"
                          f" {found['max_replicas']} ({found['starts']} starts, {found['stops']} stops); {found['gpu_hours']:.3g} GPU-hours{price}"
-                         f" in {_seconds(found['time_s'])}")]  # fmt: skip
+                         f" in {seconds(found['time_s'])}")]  # fmt: skip
 
 
 def _ranks(summary: Any) -> list[tuple[str, str]]:
@@ -205,7 +196,7 @@ def _ranks(summary: Any) -> list[tuple[str, str]]:
     ranks = summary["data_parallel"]
     longest = max(ranks["wait_s"])
     return [("data-parallel ranks", f"balance {_percent(ranks['balance'])} (time of a rank in a step, mean over slowest); the {len(ranks['wait_s'])}"
-                                    f" ranks wait up to {_seconds(longest)} a step on average")]  # fmt: skip
+                                    f" ranks wait up to {seconds(longest)} a step on average")]  # fmt: skip
 
 
 def _expert_balance(summary: Any) -> list[tuple[str, str]]:
@@ -219,7 +210,7 @@ def _expert_balance(summary: Any) -> list[tuple[str, str]]:
         return [("experts", f"{text}; they stay where they are")]
     before, after = (sum(move[key] for move in moves) / len(moves) for key in ("balance_before", "balance_after"))
     return [("experts", f"{text}; {experts['num_rebalances']:,} rebalances, on average from {_percent(before)} to {_percent(after)}, move"
-                        f" {experts['moved_bytes'] / 2**30:,.1f} GiB and hold steps up for {_seconds(experts['held_up_s'])}")]  # fmt: skip
+                        f" {experts['moved_bytes'] / 2**30:,.1f} GiB and hold steps up for {seconds(experts['held_up_s'])}")]  # fmt: skip
 
 
 def _energy(summary: Any) -> list[tuple[str, str]]:
@@ -239,7 +230,7 @@ def _phases(summary: Any) -> list[tuple[str, str]]:
     if not phases:
         return []
     share = (phases["ramp_s"] + phases["drain_s"]) / phases["run_s"]
-    text = f"{_seconds(phases['ramp_s'])} and {_seconds(phases['drain_s'])}, {_percent(share)} of the run"
+    text = f"{seconds(phases['ramp_s'])} and {seconds(phases['drain_s'])}, {_percent(share)} of the run"
     if cut := left_out(phases["warmup_requests"], phases["drain_requests"]):
         text += f"; no figure has {cut}"
     elif share > _MUCH and phases["ramp_requests"] + phases["drained_requests"] < summary["requests"]:

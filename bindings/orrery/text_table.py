@@ -38,3 +38,13 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], right: Collect
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def seconds(value: float | None) -> str:
+    """Three digits with a unit."""
+    if value is None:
+        return "–"
+    for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (600.0, 1.0, "s")):
+        if abs(value) < limit:
+            return f"{value * factor:.3g} {unit}" if abs(value * factor) < 999.5 else f"{value * factor:.0f} {unit}"
+    return f"{value / 60:.1f} min"

@@ -86,11 +86,25 @@ void warm_operands(const PricedCall& call, Estimate& estimate) {
 // it holds them, where that costs this part of reading them from HBM. Both by 24 calls with groups
 // of more than 64 rows in steps of scenarios/validate/unseen as executed on an H200 on 2026-11-29,
 // weights of 9 to 403 MB a group, which are then off by -4 to +8 %, -1 % in the median; calls of
-// models executed after that by -7 to +9 %.
+// models executed after that by -7 to +10 %.
 constexpr double kRereadFromL2 = 0.35;
 constexpr double kHeldByL2 = 40e6;  // bytes
 
 constexpr double kStreamedRows = 64;  // of a group in one pass (StreamedTile)
+
+// Of a dim; the number of dims where there is none of that name.
+std::size_t index_of(const KernelSpec& spec, std::string_view name) {
+  return static_cast<std::size_t>(std::ranges::find(spec.dims, name, &DimSpec::name) -
+                                  spec.dims.begin());
+}
+
+// Whether our own rows answer a call whose rows lie in groups that tokens choose.
+bool is_of_chosen_groups(const PricedCall& call) {
+  if (call.options.expert_choices.empty() || call.found == nullptr) return false;
+  if (call.source->provider->name() != kOwnProvider) return false;
+  const KernelSpec& spec = call.table->spec();
+  return spec.way != nullptr && index_of(spec, "groups") < spec.dims.size();
+}
 
 // The fewest rows that `spec` takes in the same way as `sizes`, which its dim `rows` is set to.
 std::int64_t fewest_of_way(const KernelSpec& spec, DType dtype, std::vector<std::int64_t> sizes,
@@ -113,14 +127,9 @@ std::int64_t fewest_of_way(const KernelSpec& spec, DType dtype, std::vector<std:
 // groups of few rows, which rows of the table have of the other kernel.
 void rows_by_group(const PricedCall& call, Estimate& estimate) {
   const std::vector<double>& choices = call.options.expert_choices;
-  if (choices.empty() || choices.front() == choices.back() || call.found == nullptr) return;
-  if (call.source->provider->name() != kOwnProvider) return;
+  if (!is_of_chosen_groups(call) || choices.front() == choices.back()) return;
   const KernelSpec& spec = call.table->spec();
-  const auto at = [&](std::string_view name) {
-    return static_cast<std::size_t>(std::ranges::find(spec.dims, name, &DimSpec::name) -
-                                    spec.dims.begin());
-  };
-  if (spec.way == nullptr || at("groups") == spec.dims.size()) return;
+  const auto at = [&](std::string_view name) { return index_of(spec, name); };
   const DType dtype = call.answered.dtype;
   std::vector<std::int64_t> sizes = ordered_dims(spec, call.answered);
   const std::int64_t active = sizes[at("active")];
@@ -169,14 +178,9 @@ void whole_tiles(const PricedCall& call, Estimate& estimate) {
 // the nearer one.
 void experts_reached(const PricedCall& call, Estimate& estimate) {
   const std::vector<double>& choices = call.options.expert_choices;
-  if (choices.empty() || call.found == nullptr) return;
-  if (call.source->provider->name() != kOwnProvider) return;
+  if (!is_of_chosen_groups(call)) return;
   const KernelSpec& spec = call.table->spec();
-  const auto at = [&](std::string_view name) {
-    return static_cast<std::size_t>(std::ranges::find(spec.dims, name, &DimSpec::name) -
-                                    spec.dims.begin());
-  };
-  if (spec.way == nullptr || at("groups") == spec.dims.size()) return;
+  const auto at = [&](std::string_view name) { return index_of(spec, name); };
   std::vector<std::int64_t> sizes = ordered_dims(spec, call.answered);
   const std::int64_t rows = sizes[at("rows")];
   if (sizes[at("groups")] != std::ssize(choices)) return;  // a part of them

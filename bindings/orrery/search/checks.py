@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..text_table import seconds
+
 LIMIT_WORDS = {
     "seats": "seats (max_num_seqs)",
     "token_budget": "the token budget of a step (max_num_batched_tokens)",
     "kv_blocks": "KV cache",
     "front_end": "the front end (HTTP, tokenizing) before the engine",
 }
-
-
-def seconds(value: float | None) -> str:
-    """Three digits with a unit."""
-    if value is None:
-        return "–"
-    for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (600.0, 1.0, "s")):
-        if abs(value) < limit:
-            return f"{value * factor:.3g} {unit}" if abs(value * factor) < 999.5 else f"{value * factor:.0f} {unit}"
-    return f"{value / 60:.1f} min"
 
 
 def check_value(check: dict[str, Any], key: str) -> str:

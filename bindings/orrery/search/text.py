@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..text_table import aligned, printable
-from .checks import LIMIT_WORDS, check_name, check_value, seconds
+from ..text_table import aligned, printable, seconds
+from .checks import LIMIT_WORDS, check_name, check_value
 
 
 def money(value: float | None) -> str:
