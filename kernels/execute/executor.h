@@ -53,7 +53,10 @@ struct ExecutorSetup {
   // Of phases, where their own is longer; of steps, where their own is shorter (sanitizers).
   std::optional<Seconds> watch_limit;
   std::optional<Fault> fault;  // for tests: a rank is made to fail
-  KvHook* kv_hook = nullptr;   // outlives the executor; null: nothing moves beside steps
+  // For measurements: how long the stream of an op of a rank stands still before it, each time.
+  // Called by the thread of the rank. Null: not at all.
+  std::function<Seconds(int rank, const std::string& op)> delay_before;
+  KvHook* kv_hook = nullptr;  // outlives the executor; null: nothing moves beside steps
   // For checks: what ops of these kernels write first of all, fp32, is kept (recorded()).
   std::vector<std::string> recorded_kernels;
   // Of steps that are one kernel: who gets which rows.

@@ -10,6 +10,7 @@
 #include "kernels/cuda/driver_function.h"
 #include "kernels/execute/finite.h"
 #include "kernels/execute/rank_step.h"
+#include "kernels/execute/stand_still.h"
 #include "sim/plan/sides.h"
 
 namespace orrery {
@@ -30,6 +31,10 @@ CUgraphNodeType type_of(cudaGraphNode_t node) {
     throw std::runtime_error("cuGraphNodeGetType: error " + std::to_string(static_cast<int>(code)));
   }
   return type;
+}
+
+void delay(Seconds time, const cuda::Stream& stream) {
+  if (time > Seconds(0)) stand_still(stream, time);
 }
 
 }  // namespace
@@ -88,11 +93,12 @@ void RankStep::enqueue_tasks() {
     const Clock::time_point begin = launch_times_ != nullptr ? Clock::now() : Clock::time_point();
     const Op& op = plan_.ops()[static_cast<std::size_t>(tasks_[current_].op)];
     const cuda::Stream& stream = rank_.stream(op.stream);
-    const bool poisons =
-        rank_.reach(setup_, names_[static_cast<std::size_t>(tasks_[current_].op)], stream);
+    const std::string& name = names_[static_cast<std::size_t>(tasks_[current_].op)];
+    const bool poisons = rank_.reach(setup_, name, stream);
     for (const std::int32_t before : waits_[current_]) {
       events_[static_cast<std::size_t>(before)]->hold(stream);
     }
+    if (setup_.delay_before) delay(setup_.delay_before(rank_.rank(), name), stream);
     if (announces_layers_ && kv_layer(tasks_[current_]) >= next_layer) {
       next_layer = kv_layer(tasks_[current_]) + 1;
       setup_.kv_hook->begin_layer(rank_.rank(), next_layer - 1, stream);

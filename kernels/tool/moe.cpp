@@ -27,8 +27,12 @@
 //   busy_us        from that traced step: time in which any op of a layer runs; overlap_us: in
 //                  which several do
 //
-// The last two and the spans need CUPTI. With one set the weights that a layer reads stay in the
-// L2 cache from step to step if they are smaller.
+//   late_us        by which a rank came late on purpose, mean over the sets; late_results_us
+//   likewise
+//                  before the exchange of results; jitter as the case says
+//
+// busy_us, overlap_us and the spans need CUPTI. With one set the weights that a layer reads stay in
+// the L2 cache from step to step if they are smaller.
 //
 // A case that cannot run has an `error` in place of what was not measured.
 

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "kernels/tool/arguments.h"
+#include "sim/cost/moe_stragglers.h"
 #include "sim/units/nearest.h"
 
 namespace orrery::tool {
@@ -90,6 +91,8 @@ bool one_of(const Value& value, std::string_view no, std::string_view yes) {
   return value.text == yes;
 }
 
+constexpr std::int64_t kMostLate = 1000000;  // us
+
 struct Key {
   std::string_view name;
   void (*read)(MoeCase& one, const Value& value);
@@ -120,6 +123,24 @@ constexpr auto kKeys = std::to_array<Key>({
      [](MoeCase& one, const Value& value) {
        static_cast<void>(zipf_exponent(value.text));
        one.load = value.text;
+     }},
+    {"late",
+     [](MoeCase& one, const Value& value) {
+       const std::size_t colon = value.text.find(':');
+       const auto microseconds = [&](std::string_view text) {
+         const Value part{.name = value.name, .text = text};
+         return Seconds(static_cast<double>(part.whole(0, kMostLate)) * 1e-6);
+       };
+       one.late = microseconds(value.text.substr(0, colon));
+       if (colon == std::string_view::npos) return;
+       one.late_results = microseconds(value.text.substr(colon + 1));
+     }},
+    {"who", [](MoeCase& one,
+               const Value& value) { one.are_all_late = one_of(value, "last", "all"); }},
+    {"jitter",
+     [](MoeCase& one, const Value& value) {
+       if (value.text != kNoJitter) static_cast<void>(published_jitter(value.text));
+       one.jitter = value.text;
      }},
     {"seed", [](MoeCase& one,
                 const Value& value) { one.seed = static_cast<std::uint64_t>(value.whole(0)); }},
@@ -163,6 +184,14 @@ MoeCase parse_moe_case(std::string_view line) {
     one.text.append(" ").append(field);
   }
   check_moe_chunks(one.mesh, one.design);
+  const bool is_late = one.late > Seconds(0) || one.late_results > Seconds(0);
+  if (is_late && num_ranks(one.mesh) == 1) {
+    throw std::invalid_argument("late with one rank, which waits for nobody; expected dp above 1");
+  }
+  if (one.jitter != kNoJitter && !is_late) {
+    throw std::invalid_argument(
+        "jitter without late, the time of an exchange of which it is a multiple");
+  }
   if (zipf_exponent(one.load) > 0) {
     one.mesh.expert_load.shares = shares_of(one, moe_model(one.model).num_experts);
   }

@@ -29,6 +29,13 @@ namespace orrery::tool {
 // chunks  parts of a rank's tokens, of which one computes while others are on their way
 // (moe_chunks)
 // capacity  of design persistent, 100 times the capacity factor
+// late    us by which a rank comes late to the layer, and behind a colon to the exchange that
+//         brings results back: 50 or 50:20
+// who     last: the last rank is late; all: each is, which shows what resting does to clocks
+// jitter  none: the last rank is late, by as much in every layer; supercomputer, vm: a rank that
+//         the seed draws, by the multiples of `late` that are published for exchanges
+//         (sim/cost/moe_stragglers.h), one for each set of weights
+inline constexpr std::string_view kNoJitter = "none";
 struct MoeCase {
   std::string text;  // as given, less spaces that mean nothing
   std::string model;
@@ -43,6 +50,10 @@ struct MoeCase {
   std::int64_t capacity_percent = 0;  // likewise
   LaunchMode mode = LaunchMode::kGraph;
   std::string load = "router";
+  Seconds late;
+  Seconds late_results;
+  bool are_all_late = false;
+  std::string jitter = std::string(kNoJitter);
   std::uint64_t seed = 1;
 };
 

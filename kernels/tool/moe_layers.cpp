@@ -20,6 +20,7 @@
 #include "kernels/execute/rank_program.h"
 #include "kernels/tool/environment.h"
 #include "kernels/tool/layer_row.h"
+#include "kernels/tool/moe_delays.h"
 #include "kernels/tool/moe_run.h"
 #include "sim/memory/buffers.h"
 
@@ -151,6 +152,10 @@ class LayerRuns {
         cases, {}, [](const LayerCase& layer) { return layer.one->tokens; });
     ExecutorSetup setup = layer_setup(*most->one, most->plan);
     setup.fault = faults_.fault;
+    setup.delay_before = [this](int rank, const std::string& op) {
+      const auto found = delays_.before.find({rank, op});
+      return found == delays_.before.end() ? Seconds(0) : found->second;
+    };
     setup.watch_limit = faults_.limit;
     setup.last_words = run_watch_setup(faults_).last_words;
     return setup;
@@ -182,7 +187,8 @@ class LayerRuns {
     watch_.run(RunPhase::kTeardown, [&] { executor.reset(); });
   }
 
-  static std::unique_ptr<PreparedStep> warm(Executor& executor, const LayerCase& layer) {
+  std::unique_ptr<PreparedStep> warm(Executor& executor, const LayerCase& layer) {
+    delays_ = layer_delays(*layer.one, layer.layer, layer.sets);
     auto step = prepared_layer(executor, *layer.one, layer.plan);
     for (int i = 0; i < kWarmUps; ++i) static_cast<void>(executor.run(*step, {}));
     return step;
@@ -220,6 +226,11 @@ class LayerRuns {
     row.set("weight_bytes", static_cast<std::int64_t>(weights.value()));
     row.set("launches", launches);
     row.set("host_syncs", static_cast<std::int64_t>(syncs));
+    if (!delays_.before.empty()) {
+      row.set("jitter", one.jitter);
+      row.set("late_us", delays_.at_begin.value() * kMicro);
+      row.set("late_results_us", delays_.at_results.value() * kMicro);
+    }
     row.set("buffer_bytes", buffers);
     set_routed_rows(row, imposed_rows(one, layer.whole));
     const std::vector<float> y = layer_output(
@@ -254,6 +265,7 @@ class LayerRuns {
   std::string problem_;  // why there are no traces
   std::vector<LayerRow> rows_;
   std::map<OutputKey, std::vector<float>> outputs_;
+  MoeDelays delays_;  // of the case that runs
   int num_failed_ = 0;
 };
 

@@ -13,7 +13,10 @@
 #include "kernels/execute/hazards.h"
 #include "kernels/execute/rank_program.h"
 #include "kernels/tool/layer_row.h"
+#include "kernels/tool/moe_delays.h"
+#include "sim/cost/moe_stragglers.h"
 #include "sim/memory/buffers.h"
+#include "sim/parallel/parallel.h"
 
 namespace orrery::tool {
 namespace {
@@ -123,6 +126,64 @@ TEST(MoeCases, ScoresAndInputsAreThoseOfTheSeed) {
   EXPECT_NE(layer_input(a, 256), layer_input(b, 256));
 }
 
+TEST(MoeCases, ARankMayComeLateOnPurpose) {
+  const MoeCase one = parse_moe_case("qwen3_30b tokens=128 dp=2 ep=2 comm=graph late=50:20");
+  EXPECT_DOUBLE_EQ(one.late.value(), 50e-6);
+  EXPECT_DOUBLE_EQ(one.late_results.value(), 20e-6);
+  EXPECT_THROW(static_cast<void>(parse_moe_case("qwen3_30b late=50")), std::invalid_argument);
+  for (const char* wrong : {"late=-1", "late=1.5", "late=50:", "late=2000000", "jitter=vm",
+                            "late=5 jitter=mars", "late=5 who=me"}) {
+    EXPECT_THROW(static_cast<void>(parse_moe_case("qwen3_30b dp=2 ep=2 " + std::string(wrong))),
+                 std::invalid_argument)
+        << wrong;
+  }
+}
+
+Plan layer_of(const MoeCase& one) { return parallelize(moe_plan(one), one.mesh); }
+
+TEST(MoeDelays, AreBeforeTheFirstOpAndBeforeResultsComeBack) {
+  const MoeCase one = parse_moe_case("tiny_qwen3 tokens=8 dp=2 ep=2 comm=graph late=50:20");
+  const MoeDelays delays = layer_delays(one, layer_of(one), 3);
+  ASSERT_EQ(delays.before.size(), 6U);
+  for (int layer = 0; layer < 3; ++layer) {
+    const std::string copy = "#" + std::to_string(layer);
+    EXPECT_DOUBLE_EQ(delays.before.at({1, "router" + copy}).value(), 50e-6);
+    EXPECT_DOUBLE_EQ(delays.before.at({1, "return.all_to_all" + copy}).value(), 20e-6);
+  }
+  EXPECT_NEAR(delays.at_begin.value(), 50e-6, 1e-15);
+  EXPECT_NEAR(delays.at_results.value(), 20e-6, 1e-15);
+  // One kernel brings results back by itself.
+  const MoeCase kernel = parse_moe_case("tiny_qwen3 tokens=8 design=persistent dp=2 ep=2 late=5:5");
+  EXPECT_THROW(static_cast<void>(layer_delays(kernel, layer_of(kernel), 1)), std::invalid_argument);
+}
+
+TEST(MoeDelays, OfAllRanksAreAlike) {
+  const MoeCase one = parse_moe_case("tiny_qwen3 tokens=8 dp=2 ep=2 comm=graph late=50 who=all");
+  const MoeDelays delays = layer_delays(one, layer_of(one), 1);
+  EXPECT_DOUBLE_EQ(delays.before.at({0, "router"}).value(), 50e-6);
+  EXPECT_DOUBLE_EQ(delays.before.at({1, "router"}).value(), 50e-6);
+  EXPECT_NEAR(delays.at_begin.value(), 50e-6, 1e-15);
+}
+
+// A delay of its own in each layer, of one rank: those of the distribution at so many quantiles.
+TEST(MoeDelays, WithAJitterAreThoseThatArePublished) {
+  const MoeCase one =
+      parse_moe_case("tiny_qwen3 tokens=8 dp=2 ep=2 comm=graph late=100 jitter=vm seed=3");
+  constexpr int kSets = 8;
+  const MoeDelays delays = layer_delays(one, layer_of(one), kSets);
+  std::vector<double> found;
+  for (const auto& [at, delay] : delays.before) found.push_back(delay.value());
+  std::ranges::sort(found);
+  ASSERT_EQ(found.size(), static_cast<std::size_t>(kSets));
+  double sum = 0;
+  for (int i = 0; i < kSets; ++i) {
+    const double expected = last_rank_delay(published_jitter("vm"), 2, (i + 0.5) / kSets) * 100e-6;
+    EXPECT_NEAR(found[static_cast<std::size_t>(i)], expected, 1e-12);
+    sum += expected;
+  }
+  EXPECT_NEAR(delays.at_begin.value(), sum / kSets, 1e-12);
+}
+
 // Each layer of a chain has weights of its own, and waits for the one ahead on every stream.
 TEST(MoeCases, LayersOfAChainFollowEachOther) {
   const Plan layer = moe_plan(parse_moe_case("tiny_llama4 tokens=8 streams=2"));
@@ -179,7 +240,7 @@ TEST(LayerRow, CellsStandInTheColumnsOfTheTable) {
   row.set("error", "a \"b\", c");
   const std::string text = to_csv(std::vector{row});
   EXPECT_TRUE(text.starts_with("case,text,"));
-  EXPECT_TRUE(text.ends_with(",error\n3" + std::string(20, ',') + "0.5" + std::string(14, ',') +
+  EXPECT_TRUE(text.ends_with(",error\n3" + std::string(20, ',') + "0.5" + std::string(17, ',') +
                              "\"a \"\"b\"\", c\"\n"));
   EXPECT_THROW(row.set("no_such_column", "x"), std::invalid_argument);
 }
