@@ -82,10 +82,13 @@ struct Prior {
   Seconds floor;      // of the smallest call
   double spread = 0;  // relative standard deviation of an interpolated time
   TableGrid grid;
-  // Thread blocks of a call; null: as many as fill the GPU, or not known.
+  // Thread blocks of a call; null or 0: as many as fill the GPU, or not known.
   double (*blocks)(DType dtype, const Dims& dims) = nullptr;
   // What is computed over what needs to be, where tiles have empty rows; null: 1.
   double (*padding)(DType dtype, const Dims& dims) = nullptr;
+  // Of our own kernel: what it computes in whole rounds of tiles over what needs to be, which its
+  // rows are interpolated by; null: 1.
+  double (*whole_rounds)(DType dtype, const Dims& dims) = nullptr;
   // Makes a call of these sizes, in the order of the dims, the largest that computes as many tiles,
   // which takes as long; null: no such call is known.
   void (*fill_tiles)(std::span<std::int64_t> sizes) = nullptr;

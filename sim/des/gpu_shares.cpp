@@ -68,15 +68,16 @@ void share_power(const SharingRates& rates, std::span<const GpuDemand> demands,
   }
 }
 
-// SMs that a kernel fills, as a share. A GEMM that is bound by memory and draws clearly less than
-// all of its rate has too few blocks to do so: few columns of few tokens.
+// SMs that a kernel fills, as a share. Of a GEMM whose blocks are not known, one that is bound by
+// memory and draws clearly less than all of its rate has too few to do so: few columns of few
+// tokens. The blocks of one whose work is dealt are those of our own kernel (price.rounds).
 double sms_of(const Device& device, const KernelSpec& spec, const KernelOp& op,
               const GpuDemand& demand) {
   constexpr double kSaturating = 0.7;  // of the memory's rate
-  if (spec.prior.blocks != nullptr) {
-    const double blocks = spec.prior.blocks(op.dtype, op.dims);
-    return device.num_sms > 0 ? std::min(blocks / device.num_sms, 1.0) : 1.0;
-  }
+  const bool is_known =
+      spec.prior.blocks != nullptr && (spec.rounds == nullptr || demand.rounds > 0);
+  const double blocks = is_known ? spec.prior.blocks(op.dtype, op.dims) : 0;
+  if (blocks > 0) return device.num_sms > 0 ? std::min(blocks / device.num_sms, 1.0) : 1.0;
   if (spec.prior.arithmetic != Arithmetic::kGemm || demand.math > demand.hbm) return 1;
   return std::min(demand.hbm / kSaturating, 1.0);
 }
@@ -89,6 +90,7 @@ SharingRates sharing_rates(const Device& device) {
   if (rates.hbm_rate.value() == 0) rates.hbm_rate = device.hbm_bandwidth * 0.93;
   if (rates.sms_for_hbm == 0) rates.sms_for_hbm = 0.6;
   if (rates.math_share == 0) rates.math_share = 0.67;
+  if (rates.waited_collective == 0) rates.waited_collective = 1.15;
   return rates;
 }
 
@@ -102,8 +104,8 @@ GpuDemand kernel_demand(const Device& device, const KernelOp& op, const Estimate
   const KernelSpec& spec = kernel_spec(op.kernel);
   const FlopsPerSecond peak = peak_flops(device, arithmetic_dtype(spec, op.dtype));
   demand.math = std::min(work.flops / peak / time, 1.0);
-  demand.sms = sms_of(device, spec, op, demand);
   demand.rounds = price.rounds;
+  demand.sms = sms_of(device, spec, op, demand);
   return demand;
 }
 

@@ -97,6 +97,11 @@ std::int32_t Sharing::start_collective(const FlowSet& flows, Bytes bytes_each,
   added.num_waiting = static_cast<int>(gpus.size());
   for (const int gpu : gpus) add_user(id, gpu);
   for (const int gpu : gpus) share_out(gpu, now);
+  if (at(id).num_waiting > 0) {
+    const double more = at(id).flow_time * (first.rates.waited_collective - 1);
+    at(id).time += more;
+    at(id).flow_time += more;
+  }
   return id;
 }
 

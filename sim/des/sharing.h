@@ -8,8 +8,8 @@
 //
 //   kernel      wants all SMs, and of the memory rate what its bytes take
 //   collective  waits until it has comm_sms on each rank and keeps them to its end, but for one
-//   that
-//               copy engines run; first its fixed part (a delay), then its flows for the rest
+//               that copy engines run; first its fixed part (a delay), then its flows for the
+//               rest, which take longer where it had to wait (SharingRates::waited_collective)
 
 #include <cstdint>
 #include <limits>

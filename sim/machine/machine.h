@@ -22,6 +22,8 @@ struct SharingRates {
   BytesPerSecond hbm_rate;  // of a stream of reads by all SMs
   double sms_for_hbm = 0;   // share of the SMs that draws that rate
   double math_share = 0;    // of the dense peak, what the power limit leaves when all SMs compute
+  // Times as long as alone, of the bytes of a collective that had to wait for its SMs.
+  double waited_collective = 0;
 };
 
 // What a board draws, modelled: `waiting` all the time, clocks up and nothing running, and beside

@@ -55,6 +55,9 @@ SharingRates read_sharing(const YamlNode& node, const Device& device,
     reader.fail("bf16_under_power_limit", "this needs the device's dense_flops of bf16");
   }
   rates.math_share = reader.flops_per_second("bf16_under_power_limit") / peak->second;
+  if (reader.has("waited_collective")) {
+    rates.waited_collective = reader.number("waited_collective", 1, 10);
+  }
   for (const auto& [key, source] : own) {
     sources[std::string(path).append(".").append(key)] = source;
   }

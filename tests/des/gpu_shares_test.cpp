@@ -100,6 +100,23 @@ TEST(GpuShares, AKernelAsksForWhatItsWorkTakesOfItsTime) {
   EXPECT_NEAR(demand.hbm, 3 * 2 * 4096.0 * 4096 / 4e12 / 500e-6, 1e-12);
 }
 
+TEST(GpuShares, AGemmOfFewRowsFillsTheSmsThatItsBlocksDo) {
+  Device device;
+  device.num_sms = 132;
+  device.hbm_bandwidth = BytesPerSecond(4.8e12);
+  device.dense_flops[DType::kBf16] = FlopsPerSecond(989e12);
+  device.sharing = kRates;
+  const KernelOp op{
+      .kernel = "gemm", .dtype = DType::kBf16, .dims = {{"m", 17}, {"n", 2048}, {"k", 2816}}};
+  // 128 blocks of our own kernel, whose work is dealt; of another's 11.7 MB in 8 us say 0.37 of the
+  // memory's rate and 0.7 of that all SMs.
+  EXPECT_DOUBLE_EQ(kernel_demand(device, op, {.time = Seconds(8e-6), .rounds = 1}).sms,
+                   128.0 / 132);
+  const GpuDemand others = kernel_demand(device, op, {.time = Seconds(8e-6)});
+  EXPECT_DOUBLE_EQ(others.sms, others.hbm / 0.7);
+  EXPECT_NEAR(others.hbm, 0.37, 0.01);
+}
+
 TEST(GpuShares, MemoryIsNeverOversubscribedAndALaterActivitySpeedsUpNobody) {
   std::uint64_t state = 20261121;
   const auto next = [&state] {

@@ -169,6 +169,28 @@ TEST(GemmChoice, TheRuleFillsTheSmsOnce) {
   }
 }
 
+TEST(GemmChoice, BlocksAreThoseOfTheRule) {
+  EXPECT_EQ(streaming_blocks({.m = 17, .n = 2048, .k = 2816}), 128);
+  EXPECT_EQ(streaming_blocks({.m = 8, .n = 64, .k = 2048}), 16);  // 8 rows of w each, k in two
+  EXPECT_EQ(streaming_blocks({.m = 65, .n = 2048, .k = 2816}), 0);
+}
+
+TEST(GemmChoice, RowwiseFp8IsComputedInWholeRoundsOfTiles) {
+  const auto computed = [](std::int64_t m, std::int64_t n) {
+    return computed_in_rounds({.dtype = DType::kFp8, .m = m, .n = n, .k = 4096}) *
+           static_cast<double>(m * n);
+  };
+  constexpr double kRound = 132.0 * 128 * 128;
+  EXPECT_DOUBLE_EQ(computed(65, 4096), kRound);  // 32 tiles of 132
+  EXPECT_DOUBLE_EQ(computed(512, 4096), kRound);
+  EXPECT_DOUBLE_EQ(computed(513, 4096), 2 * kRound);  // 160
+  EXPECT_DOUBLE_EQ(computed(1024, 4096), 2 * kRound);
+  EXPECT_DOUBLE_EQ(computed(1025, 4096), 3 * kRound);
+  const GemmShape streamed{.dtype = DType::kFp8, .m = 64, .n = 4096, .k = 4096};
+  EXPECT_EQ(computed_in_rounds(streamed), 1);
+  EXPECT_EQ(computed_in_rounds({.m = 513, .n = 4096, .k = 4096}), 1);  // bf16
+}
+
 TEST(GemmChoice, TextNamesTheKernel) {
   EXPECT_EQ(to_text(GemmChoice{.algorithm = 3}), "cuBLASLt, proposal 3");
   EXPECT_EQ(to_text(GemmChoice{.tile = StreamingTile{.tokens = 8,

@@ -135,6 +135,22 @@ int gemm_rounds(const GemmShape& shape) {
   return static_cast<int>(rounds(is_narrower ? kRows : kMoreRows));
 }
 
+std::int64_t streaming_blocks(const GemmShape& shape) {
+  if (!streaming_takes(shape)) return 0;
+  const StreamingTile tile = streaming_candidates(shape).front();
+  return ceil_div(shape.n, tile.rows) * tile.split;
+}
+
+double computed_in_rounds(const GemmShape& shape) {
+  constexpr std::int64_t kTile = 128;
+  const bool is_rowwise = shape.dtype == DType::kFp8 && shape.scaling == Fp8Scaling::kRowwise;
+  if (!is_rowwise || streaming_takes(shape) || shape.m < 1 || shape.n < 1) return 1;
+  const std::int64_t rounds =
+      ceil_div(ceil_div(shape.m, kTile) * ceil_div(shape.n, kTile), kNumSms);
+  return static_cast<double>(rounds * kNumSms * kTile * kTile) /
+         static_cast<double>(shape.m * shape.n);
+}
+
 GemmShape gemm_shape(const KernelOp& op, bool has_bias) {
   return {.dtype = op.dtype,
           .m = dim(op.dims, "m"),

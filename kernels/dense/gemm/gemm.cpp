@@ -20,9 +20,18 @@ int way(DType dtype, std::span<const std::int64_t> sizes) {
   return streaming_takes({.dtype = dtype, .m = sizes[0], .n = sizes[1], .k = sizes[2]}) ? 1 : 2;
 }
 
-int rounds(DType dtype, const Dims& dims) {
-  return gemm_rounds(
-      {.dtype = dtype, .m = dim(dims, "m"), .n = dim(dims, "n"), .k = dim(dims, "k")});
+GemmShape shape_of(DType dtype, const Dims& dims) {
+  return {.dtype = dtype, .m = dim(dims, "m"), .n = dim(dims, "n"), .k = dim(dims, "k")};
+}
+
+int rounds(DType dtype, const Dims& dims) { return gemm_rounds(shape_of(dtype, dims)); }
+
+double blocks(DType dtype, const Dims& dims) {
+  return static_cast<double>(streaming_blocks(shape_of(dtype, dims)));
+}
+
+double whole_rounds(DType dtype, const Dims& dims) {
+  return computed_in_rounds(shape_of(dtype, dims));
 }
 
 }  // namespace
@@ -52,7 +61,12 @@ KernelSpec gemm_spec() {
                 .hbm = 0.8,
                 .floor = us(2.4),
                 .spread = 0.05,
-                .grid = {.axes = {"m", "n", "k"}, .shape_axes = 2, .is_flat_for_long_calls = true}},
+                .grid = {.axes = {"m", "n", "k"},
+                         .shape_axes = 2,
+                         .is_by_way = true,
+                         .is_flat_for_long_calls = true},
+                .blocks = blocks,
+                .whole_rounds = whole_rounds},
       .executed = {DType::kBf16, DType::kFp8}};
 }
 
