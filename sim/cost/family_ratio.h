@@ -31,6 +31,10 @@ class Interpolator {
   Interpolator(const KernelTable& table, FlopsPerSecond peak, BytesPerSecond bandwidth,
                DType dtype);
 
+  // Whether the work model counts tiles in whole rounds (Prior::whole_rounds): among rows of one
+  // way alone, since those of others have no such.
+  void count_rounds(bool counts) { counts_rounds_ = counts; }
+  [[nodiscard]] bool counts_rounds() const { return counts_rounds_; }
   // Work-model time of a call, in seconds.
   double model_time(std::span<const std::int64_t> dims);
   // What a call takes at least, by the rows of its distribution: at the FLOP/s of the one with the
@@ -52,6 +56,7 @@ class Interpolator {
     // Of a guess from one side: by how much the ratio would change on the way, if it went on as
     // between the last two nodes.
     double bend = 0;
+    double octaves = 0;  // of a guess from one side: from the node that it is
   };
   // The nodes around a point, what it lies between them, and the point itself, clamped to the grid.
   struct Cell {
@@ -63,6 +68,7 @@ class Interpolator {
   };
 
   Work work(std::span<const std::int64_t> dims);
+  [[nodiscard]] double model_time_of(const Work& work) const;
   [[nodiscard]] double model_time_of_scratch() const;
   [[nodiscard]] Cell cell_of(const FamilyGrid& grid, const GridPoint& point) const;
   // Logarithm of the work-model time of a call of the family.
@@ -106,6 +112,7 @@ class Interpolator {
   const KernelTable& table_;
   const Prior& prior_;
   DType dtype_;
+  bool counts_rounds_ = false;
   FlopsPerSecond peak_;
   BytesPerSecond bandwidth_;
   Dims scratch_;

@@ -124,14 +124,17 @@ Seconds Predictor::on_device(double time) {
   const FlopsPerSecond peak = peak_of(device_, dtype_);
   const FlopsPerSecond reached =
       peak * efficiency_gain(device_, peak, measured_on_, peak_of(measured_on_, rows_dtype_));
+  const auto model_at = [&](BytesPerSecond bandwidth) {
+    Interpolator model(table_, reached, bandwidth, dtype_);
+    model.count_rounds(interpolator_.counts_rounds());
+    return model.model_time(dims_);
+  };
   const double there = interpolator_.model_time(dims_);
-  const double here =
-      Interpolator(table_, reached, device_.hbm_bandwidth, dtype_).model_time(dims_);
+  const double here = model_at(device_.hbm_bandwidth);
   if (time <= there) {
     return Seconds(time * here / there);
   }
-  Interpolator other_peak(table_, reached, measured_on_.hbm_bandwidth, dtype_);
-  return Seconds(here + (time - there) * other_peak.model_time(dims_) / there);
+  return Seconds(here + (time - there) * model_at(measured_on_.hbm_bandwidth) / there);
 }
 
 // A window that covers everything is full attention.
@@ -233,8 +236,10 @@ std::optional<Ratio> Predictor::own_way(bool is_equivalent) {
   }
   const FamilyGrid* grid = table_.family(rows_dtype_, distribution_, family_dims_, way);
   if (grid != nullptr) {
+    interpolator_.count_rounds(true);
     const Ratio ratio = interpolator_.ratio_at(*grid, point_);
     if (ratio.is_inside) return ratio;
+    interpolator_.count_rounds(false);
   }
   return own_way_of_other_heads(way);
 }

@@ -259,6 +259,7 @@ FamilyGrid KernelTable::arranged(const KernelRows& rows, const Key& family_key,
 KernelTable::KernelTable(const KernelRows& rows, const std::function<bool(std::int64_t)>& keep)
     : spec_(rows.spec),
       layout_(grid_layout(*rows.spec)),
+      is_own_(rows.is_own),
       has_ways_(rows.is_own && rows.spec->prior.grid.is_by_way),
       leaves_out_long_calls_(rows.is_own && rows.spec->prior.grid.is_flat_for_long_calls),
       distributions_(rows.distributions),

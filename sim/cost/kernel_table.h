@@ -160,6 +160,8 @@ class KernelTable {
                         int way = kAllWays) const;
   // Whether they are of our own kernels, of which rows of each way make families of their own.
   [[nodiscard]] bool has_ways() const { return has_ways_; }
+  // Whether the rows are of our own kernels, refined point by point.
+  [[nodiscard]] bool is_own() const { return is_own_; }
   // Rows of calls during which the board came to its power limit are not among them.
   [[nodiscard]] bool leaves_out_long_calls() const { return leaves_out_long_calls_; }
   // kAllWays where the rows do not tell ways apart.
@@ -177,6 +179,7 @@ class KernelTable {
 
   const KernelSpec* spec_ = nullptr;
   GridLayout layout_;
+  bool is_own_ = false;
   bool has_ways_ = false;
   bool leaves_out_long_calls_ = false;
   std::vector<std::string> distributions_;

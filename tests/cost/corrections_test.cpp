@@ -76,14 +76,28 @@ TEST(Corrections, ActInThisOrderAndNameTheirSources) {
                      (correction.between_ops != nullptr);
     EXPECT_EQ(acts, 1) << correction.name;
   }
-  EXPECT_EQ(names,
-            (std::vector<std::string>{
-                "device",           "untuned experts", "fastest row",         "included quantising",
-                "warm L2",          "rows by group",   "whole tiles",         "experts reached",
-                "streamed weights", "eager gap",       "other rows",          "same work",
-                "power limit",      "engine",          "engine's kernel",     "dropped rows",
-                "dealt work",       "arrivals",        "hop between streams", "collective launch",
-                "GEMM launch"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"device",
+                                             "untuned experts",
+                                             "fastest row",
+                                             "included quantising",
+                                             "warm L2",
+                                             "rows by group",
+                                             "whole tiles",
+                                             "many groups",
+                                             "experts reached",
+                                             "streamed weights",
+                                             "eager gap",
+                                             "other rows",
+                                             "same work",
+                                             "power limit",
+                                             "engine",
+                                             "engine's kernel",
+                                             "dropped rows",
+                                             "dealt work",
+                                             "arrivals",
+                                             "hop between streams",
+                                             "collective launch",
+                                             "GEMM launch"}));
 }
 
 // Twice 2 us are 4: of 5 us that much is left, 3 us are no longer than that.
@@ -214,6 +228,25 @@ TEST_F(CorrectionTest, AttentionOfNewTokensTakesWholeTiles) {
   EXPECT_GT(time(513), 1.8);        // by the rows around it 60 and a little
   EXPECT_GT(time(513), time(600));  // both 120
   EXPECT_GT(time(600), 1);
+}
+
+// 88 rows a group go in tiles: 8 groups are an eighth of 64.
+TEST_F(CorrectionTest, TilesOfManyGroupsTakeLongerInALayer) {
+  const char* const rows =
+      "dtype,rows,n,k,groups,active,time_us\nbf16,320,1024,1024,8,8,10\n"
+      "bf16,704,1024,1024,8,8,12\nbf16,11264,1024,1024,128,128,100\n";
+  write("grouped_gemm.csv", rows);
+  const auto longer = [&](std::int64_t all, std::int64_t groups = 8) {
+    KernelOp op = grouped_op(all, 1024, 1024);
+    for (std::size_t i : {3, 4}) op.dims[i].size = groups;
+    return apply("many groups", op, {.time = Seconds(1)}).time.value();
+  };
+  EXPECT_NEAR(longer(704), 1 + 0.06 / 8, 1e-12);
+  EXPECT_NEAR(longer(11264, 128), 1.06, 1e-12);
+  EXPECT_EQ(longer(320), 1);  // streamed
+  name_ = "engine";
+  write("grouped_gemm.csv", rows);
+  EXPECT_EQ(longer(704), 1);
 }
 
 // Three tokens that choose two of eight experts each, alike: 4.6 have rows on average.

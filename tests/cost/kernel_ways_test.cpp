@@ -136,6 +136,29 @@ TEST(LongGemms, OfOurOwnAreNotReadWhereTheClockFellWhileTheyWereTimed) {
   EXPECT_NEAR(time_ms("another", 8192), 9.5, 1e-9);
 }
 
+TEST(WholeRounds, AreWhatGemmsOfFp8AreInterpolatedBy) {
+  // 32 tiles of 128 x 128 for each 128 rows: up to 512 rows one round of 132 SMs, up to 1,024 two.
+  const testing::TableDirectory directory;
+  const std::string rows =
+      "dtype,m,n,k,time_us\nfp8,128,4096,4096,14\nfp8,512,4096,4096,14.6\n"
+      "fp8,1024,4096,4096,25.6\n";
+  std::filesystem::create_directories(directory.path() / "orrery");
+  std::filesystem::create_directories(directory.path() / "another");
+  directory.write("orrery/gemm.csv", rows);
+  directory.write("another/gemm.csv", rows);
+  const Machine machine = make_machine(testing::node_spec());
+  const auto time_us = [&](const std::string& provider, std::int64_t m) {
+    const Provider tables = Provider::load(directory.path() / provider);
+    KernelOp op = testing::gemm(m, 4096, 4096);
+    op.dtype = DType::kFp8;
+    return 1e6 * CostModel(machine, &tables, nullptr, {}).kernel(op).time.value();
+  };
+  EXPECT_NEAR(time_us("orrery", 300), 14.3, 0.3);
+  EXPECT_NEAR(time_us("orrery", 513), 24.5, 1.5);  // measured 23.4
+  EXPECT_NEAR(time_us("orrery", 900), 25.4, 1.5);
+  EXPECT_NEAR(time_us("another", 513), 14.6, 0.2);  // whose tiles are not known
+}
+
 TEST(StreamedWeights, HideWhatRunsBeforeThem) {
   const testing::TableDirectory directory;
   std::filesystem::create_directories(directory.path() / "orrery");
