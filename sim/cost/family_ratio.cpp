@@ -207,7 +207,7 @@ std::optional<Ratio> Interpolator::from_lines(const FamilyGrid& grid, const Node
     if (std::isnan(guess.value)) {
       continue;
     }
-    const double far = is_inside && table_.is_own() ? kPerOctave * guess.octaves : 0;
+    const double far = table_.is_own() ? kPerOctave * guess.octaves : 0;
     const double weight =
         (guess.is_bracketed ? 1.0 : kOneSided) /
         (line_variance(grid, node, axis) + kNoiseVariance + guess.bend * guess.bend + far * far);
