@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sim/parallel/rank_rows.h"
+#include "sim/plan/sides.h"
 #include "sim/serve/megakernel_step.h"
 
 namespace orrery {
@@ -15,10 +16,13 @@ bool has_micro_batches_beside(const Plan& plan) {
 }
 
 // Of a plan without a closed form: kernels of two streams share the GPU, and collectives take SMs
-// from the other half of a step, which the heap leaves out.
+// from kernels beside them or wait for theirs, which the heap leaves out. What goes one way, as
+// between stages of a pipeline, is copied without any.
 StepLevel level_of(const Plan& plan) {
-  const auto is_beside = [](const Op& op) {
-    return op.stream != 0 && std::holds_alternative<KernelOp>(op.body);
+  const auto is_beside = [&](const Op& op) {
+    if (op.stream == 0) return false;
+    if (std::holds_alternative<KernelOp>(op.body)) return true;
+    return std::holds_alternative<CommOp>(op.body) && !one_way(plan, op);
   };
   const bool shares = std::ranges::any_of(plan.ops(), is_beside) || has_micro_batches_beside(plan);
   return shares ? StepLevel::kRepresentative : StepLevel::kHeap;
