@@ -48,6 +48,21 @@ std::string reason_against(const KernelOp& kernel) {
 
 }  // namespace
 
+std::string refused_operand(const Plan& plan, const Op& op) {
+  const auto& kernel = std::get<KernelOp>(op.body);
+  const KernelSpec& spec = kernel_spec(kernel.kernel);
+  const OperandSlots slots = operand_slots(plan, op);
+  for (std::size_t i = 0; i < op.reads.size(); ++i) {
+    const Slot& slot = spec.slots[slots.reads[i]];
+    const DType read = plan.tensors()[static_cast<std::size_t>(op.reads[i].tensor)].dtype;
+    const bool may_differ = slot.type == SlotType::kOfOpOrBf16 || slot.type == SlotType::kAny;
+    if (!may_differ || slot.use == Use::kCache || read == kernel.dtype) continue;
+    return std::string(to_text(kernel.dtype)) + " as " + std::string(slot.name) + ", not " +
+           std::string(to_text(read));
+  }
+  return "";
+}
+
 std::span<const DType> executed_dtypes(std::string_view kernel) {
   const KernelSpec* const spec = find_kernel_spec(kernel);
   return spec == nullptr ? std::span<const DType>() : spec->executed;
@@ -59,7 +74,11 @@ std::vector<Refusal> refusals(const Plan& plan) {
     const auto* kernel = std::get_if<KernelOp>(&op.body);
     if (kernel == nullptr) continue;
     std::string reason = reason_against(*kernel);
-    if (reason.empty()) continue;
+    if (reason.empty()) {
+      const std::string operand = refused_operand(plan, op);
+      if (operand.empty()) continue;
+      reason = "it takes " + operand;
+    }
     std::string name = kernel->kernel + " " + std::string(to_text(kernel->dtype));
     const auto same = std::ranges::find_if(found, [&](const Refusal& refusal) {
       return refusal.kernel == name && refusal.reason == reason;

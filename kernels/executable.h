@@ -15,6 +15,10 @@ namespace orrery {
 // Empty: no code here runs a kernel of that name.
 std::span<const DType> executed_dtypes(std::string_view kernel);
 
+// "fp8 as x, not bf16", of an operand in another format than our kernel of the op takes; empty
+// where there is none. Throws as operand_slots() does.
+std::string refused_operand(const Plan& plan, const Op& op);
+
 // Ops of one kernel that are refused for one reason.
 struct Refusal {
   std::string kernel;            // "gemm fp8_block"

@@ -5,6 +5,8 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/executable.h"
+
 namespace orrery {
 namespace {
 
@@ -62,17 +64,8 @@ OperandSlots executed_slots(const Plan& plan, const Op& op) {
     }
     refused(known + ", not " + std::string(to_text(kernel.dtype)));
   }
-  OperandSlots slots = operand_slots(plan, op);
-  for (std::size_t i = 0; i < op.reads.size(); ++i) {
-    const Slot& slot = spec.slots[slots.reads[i]];
-    const Tensor& read = plan.tensors()[static_cast<std::size_t>(op.reads[i].tensor)];
-    const std::string named = std::string(slot.name) + " (" + read.name + ")";
-    const bool may_differ = slot.type == SlotType::kOfOpOrBf16 || slot.type == SlotType::kAny;
-    if (!may_differ || slot.use == Use::kCache || read.dtype == kernel.dtype) continue;
-    refused(std::string(to_text(kernel.dtype)) + " as " + named + ", not " +
-            std::string(to_text(read.dtype)));
-  }
-  return slots;
+  if (const std::string reason = refused_operand(plan, op); !reason.empty()) refused(reason);
+  return operand_slots(plan, op);
 }
 
 Operand operand(const BindContext& context, std::string_view slot) {

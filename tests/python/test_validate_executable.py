@@ -96,6 +96,8 @@ def test_plans_that_cannot_be_executed_are_refused_with_the_names_of_their_ops(m
         ({"model": "deepseek-v3", "profile": "engines/module.yaml", "tp": 16},
          "mla_decode_module bf16 (layers.0.mla_decode, layers.3.mla_decode): no kernel of this project does that; an engine profile"),
         ({"model": "llama-3.1-8b", "formats": "weights: fp8_block, activations: fp8_block, kv_cache: bf16"}, "gemm fp8_block"),
+        ({"model": "deepseek-v3", "formats": "weights: fp8, activations: fp8, kv_cache: bf16", "tp": 16}, "mla_decode.absorb_k"),
+        ({"model": "deepseek-v3", "formats": "weights: fp8, activations: fp8, kv_cache: bf16", "tp": 16}, "it takes bf16 as w, not fp8"),
     ],
 )  # fmt: skip
 def test_a_refusal_says_which_kernel_and_what_would_be_executed(values, words, tmp_path):
