@@ -9,44 +9,14 @@ namespace orrery::tool {
 namespace {
 
 // In the order in which they are written; what they hold stands in moe.cpp.
-constexpr auto kColumns = std::to_array<std::string_view>({"case",
-                                                           "text",
-                                                           "kernel",
-                                                           "dtype",
-                                                           "model",
-                                                           "tokens",
-                                                           "design",
-                                                           "mode",
-                                                           "load",
-                                                           "streams",
-                                                           "fuse",
-                                                           "seed",
-                                                           "tp",
-                                                           "dp",
-                                                           "ep",
-                                                           "comm",
-                                                           "chunks",
-                                                           "gpus",
-                                                           "revision",
-                                                           "ours_us",
-                                                           "spread",
-                                                           "runs",
-                                                           "host_us",
-                                                           "sets",
-                                                           "weight_bytes",
-                                                           "launches",
-                                                           "host_syncs",
-                                                           "buffer_bytes",
-                                                           "rows",
-                                                           "active",
-                                                           "most_rows",
-                                                           "difference",
-                                                           "busy_us",
-                                                           "overlap_us",
-                                                           "jitter",
-                                                           "late_us",
-                                                           "late_results_us",
-                                                           "error"});
+constexpr auto kColumns = std::to_array<std::string_view>(
+    {"case",         "text",       "kernel",     "dtype",        "model",   "tokens",
+     "design",       "mode",       "load",       "streams",      "fuse",    "seed",
+     "tp",           "dp",         "ep",         "comm",         "chunks",  "gpus",
+     "revision",     "ours_us",    "spread",     "runs",         "host_us", "sets",
+     "weight_bytes", "launches",   "host_syncs", "buffer_bytes", "rows",    "active",
+     "most_rows",    "difference", "busy_us",    "overlap_us",   "jitter",  "late_us",
+     "late_back_us", "error"});
 
 // As RFC 4180 has it.
 std::string quoted(std::string_view cell) {

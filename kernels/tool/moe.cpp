@@ -27,7 +27,7 @@
 //   busy_us        from that traced step: time in which any op of a layer runs; overlap_us: in
 //                  which several do
 //
-//   late_us        by which a rank came late on purpose, mean over the sets; late_results_us
+//   late_us        by which a rank came late on purpose, mean over the sets; late_back_us
 //   likewise
 //                  before the exchange of results; jitter as the case says
 //

@@ -17,6 +17,8 @@
 
 namespace orrery::tool {
 
+inline constexpr std::string_view kNoJitter = "none";
+
 // One line of a file of cases: a model's name, then key=value in any order, each with a default:
 //
 //   scout design=shuffling tokens=64 dtype=bf16 mode=graph streams=1 fuse=0 load=uniform seed=1
@@ -35,7 +37,6 @@ namespace orrery::tool {
 // jitter  none: the last rank is late, by as much in every layer; supercomputer, vm: a rank that
 //         the seed draws, by the multiples of `late` that are published for exchanges
 //         (sim/cost/moe_stragglers.h), one for each set of weights
-inline constexpr std::string_view kNoJitter = "none";
 struct MoeCase {
   std::string text;  // as given, less spaces that mean nothing
   std::string model;
@@ -52,7 +53,7 @@ struct MoeCase {
   std::string load = "router";
   Seconds late;
   Seconds late_results;
-  bool are_all_late = false;
+  bool are_all_late = false;  // else the last rank, or one that is drawn
   std::string jitter = std::string(kNoJitter);
   std::uint64_t seed = 1;
 };

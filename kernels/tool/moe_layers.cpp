@@ -229,7 +229,7 @@ class LayerRuns {
     if (!delays_.before.empty()) {
       row.set("jitter", one.jitter);
       row.set("late_us", delays_.at_begin.value() * kMicro);
-      row.set("late_results_us", delays_.at_results.value() * kMicro);
+      row.set("late_back_us", delays_.at_results.value() * kMicro);
     }
     row.set("buffer_bytes", buffers);
     set_routed_rows(row, imposed_rows(one, layer.whole));
