@@ -176,7 +176,8 @@ void whole_tiles(const PricedCall& call, Estimate& estimate) {
 
 // 6 % of 64 groups and more: layers of experts by themselves over their rows of the same minutes,
 // Qwen3-30B-A3B at 1,400 tokens, DeepSeek-V2-Lite at 1,040 and 64 experts of 2,048 at 2,816 on one
-// H200, are 4 to 9 % longer, those of the 8 experts of Mixtral-8x7B -1 to 2 %. Why is not known.
+// H200, are 4 to 9 % longer. In executed steps the 8 experts of Mixtral-8x7B are -1 to 2 %, which
+// the share was chosen by. Why is not known.
 constexpr double kOfManyGroups = 0.06;
 constexpr double kManyGroups = 64;
 
