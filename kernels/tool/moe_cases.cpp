@@ -40,7 +40,11 @@ constexpr auto kOwnModels = std::to_array<OwnModel>({
     {"tiny_qwen3", "qwen3_30b", 16, 8, 0},
     {"tiny_llama4", "scout", 16, 1, 128},
     {"tiny_deepseek", "deepseek_v3", 32, 4, 256, 4, 2},
+    {"flash_8", "qwen3_30b", 8, 2, 0, 1, 1, 2048, 2048},
+    {"flash_16", "qwen3_30b", 16, 2, 0, 1, 1, 2048, 2048},
+    {"flash_32", "qwen3_30b", 32, 2, 0, 1, 1, 2048, 2048},
     {"flash_64", "qwen3_30b", 64, 2, 0, 1, 1, 2048, 2048},
+    {"flash_128", "qwen3_30b", 128, 2, 0, 1, 1, 2048, 2048},
     {"deepseek_v3_16", "deepseek_v3", 16, 8, 2048, 1, 1, 7168, 2048},
     {"deepseek_v3_32", "deepseek_v3", 32, 8, 2048, 1, 1, 7168, 2048},
 });

@@ -68,9 +68,9 @@ std::vector<MoeCase> read_moe_cases(const std::filesystem::path& file);
 const std::map<std::string, ConfigFields, std::less<>>& layer_models();
 
 // One of these; "<name>_tp8" has an eighth of the columns of each expert; the small ones
-// tiny_qwen3, tiny_llama4 and tiny_deepseek are routed as theirs; flash_64 is 2 of 64 experts of
-// 2,048 columns, deepseek_v3_16 and deepseek_v3_32 are 8 of so many of DeepSeek-V3's. Throws
-// std::invalid_argument for others.
+// tiny_qwen3, tiny_llama4 and tiny_deepseek are routed as theirs; flash_8, _16, _32, _64
+// and _128 are 2 of so many experts of 2,048 columns, deepseek_v3_16 and _32 are 8 of so many of
+// DeepSeek-V3's. Throws std::invalid_argument for others.
 ModelConfig moe_model(std::string_view name);
 
 // The layer's lowering, and its plan of one rank; scores are imposed unless the load is "router".
