@@ -49,6 +49,8 @@ class Communicators {
   // without peer access.
   void open(const Plan& plan);
   [[nodiscard]] bool has_opened(const Plan& plan) const;
+  // Whether ranks of a communication op write into each other's memory.
+  [[nodiscard]] bool is_between_peers(const Plan& plan, const Op& op) const;
   // Of an op that was opened.
   [[nodiscard]] CommGroup& group(const Plan& plan, const Op& op);
   // Of an op that was opened on `rank`; null for other kernels.
@@ -83,8 +85,6 @@ class Communicators {
   [[nodiscard]] MoeKey moe_key_of(const Plan& plan, const Op& op) const;
   void open_moe(const Plan& plan, const Op& op);
   CommGroup& open_group(const Key& key, bool has_communicators);
-  // Whether its ranks write into each other's memory.
-  [[nodiscard]] bool is_between_peers(const Plan& plan, const Op& op) const;
   [[nodiscard]] bool holds_sides(const Plan& plan) const;
   void open_sides(const Plan& plan);
   // Whether our kernels may serve `op` among so many ranks.

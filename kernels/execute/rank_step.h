@@ -180,7 +180,13 @@ class RankStep {
     return sides_ != nullptr && side_layout_.lands(id);
   }
   [[nodiscard]] Operand landing(TensorId id) const;
-  void enqueue_tasks();
+  // connects: NCCL may have to connect ranks. It then allocates, which may wait for what the GPU
+  // has been given, in locks that threads of other ranks need to go on: an op of NCCL is called
+  // once the GPU has done all before it. Else a pipeline stage that waits for the one before it
+  // holds that up.
+  void enqueue_tasks(bool connects);
+  [[nodiscard]] bool is_nccl(const Task& task) const;  // of a task that is bound
+  void wait_for_streams();
   void enqueue_step(bool replays);
   // Rows that an op leaves untouched are not looked at: what it writes first is zeroed before.
   void zero_writes(const Task& task, const cuda::Stream& stream);
@@ -225,6 +231,7 @@ class RankStep {
   std::map<TensorId, HostCopy> host_copies_;
   std::vector<bool> counts_are_there_;  // by task, as in BindContext
   cuda::OrderEvent counts_read_;        // by the d2h_sync op that is waited for
+  cuda::OrderEvent came_here_;          // a stream, before an op of NCCL that connects ranks
   std::vector<OpId> first_writers_;     // by tensor id; -1: nothing on this rank writes it
   std::vector<std::optional<cuda::DeviceBuffer<float>>> recorded_;  // by task
   std::int64_t table_bytes_ = 0;
@@ -247,6 +254,7 @@ class RankStep {
   std::int32_t first_vocab_row_ = 0;
   LaunchMode mode_;
   bool counts_nodes_ = false;
+  bool has_connected_ = false;     // its ops of NCCL have run one by one
   bool announces_layers_ = false;  // to the setup's hook, which is there then
 };
 

@@ -6,6 +6,8 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <variant>
 
 #include "kernels/cuda/driver_function.h"
 #include "kernels/execute/finite.h"
@@ -73,7 +75,21 @@ int RankStep::captured_nodes() {
   return count;
 }
 
-void RankStep::enqueue_tasks() {
+bool RankStep::is_nccl(const Task& task) const {
+  const Op& op = plan_.ops()[static_cast<std::size_t>(task.op)];
+  return std::holds_alternative<CommOp>(op.body) &&
+         !is_own_all_reduce_[static_cast<std::size_t>(task.op)] &&
+         !communicators_.is_between_peers(plan_, op);
+}
+
+void RankStep::wait_for_streams() {
+  for (const int stream : streams_) {
+    came_here_.record(rank_.stream(stream));
+    team_.wait(came_here_);
+  }
+}
+
+void RankStep::enqueue_tasks(bool connects) {
   const cuda::Stream& main = rank_.stream(0);
   current_ = tasks_.size();
   for (const Zeroed& zeroed : zeroed_) {
@@ -105,6 +121,7 @@ void RankStep::enqueue_tasks() {
     }
     if (not_finite_) zero_writes(tasks_[current_], stream);
     if (!launches_[current_]) launches_[current_] = bind_task(tasks_[current_]);
+    if (connects && is_nccl(tasks_[current_])) wait_for_streams();
     launches_[current_](stream);
     if (recorded_[current_]) record(tasks_[current_], stream);
     if (!expert_counts_.empty()) copy_counts(tasks_[current_], stream);
@@ -133,7 +150,7 @@ void RankStep::capture(bool counts_nodes) {
   num_nodes_before_ = 0;
   graph_.reset();
   try {
-    graph_ = cuda::Graph::capture(rank_.stream(0), [this] { enqueue_tasks(); });
+    graph_ = cuda::Graph::capture(rank_.stream(0), [this] { enqueue_tasks(/*connects=*/false); });
     counts_nodes_ = false;
     graph_->upload(rank_.stream(0));
   } catch (...) {  // named, and thrown again
@@ -196,7 +213,7 @@ void RankStep::enqueue_step(bool replays) {
     static_cast<void>(rank_.reach(setup_, megakernel_op, main));
     megakernel_->launch(main);
   } else {
-    enqueue_tasks();
+    enqueue_tasks(/*connects=*/!std::exchange(has_connected_, true));
   }
   announces_layers_ = false;
   rank_.end.record(main);
