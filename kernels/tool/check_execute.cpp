@@ -99,12 +99,16 @@ CheckedDeployment deployment_of(const SmallModel& small, const Mesh& mesh) {
           .vocab = model.vocab_size,
           .lower = [=](const StepInput& input, std::int64_t num_decodes) {
             StepPlans plans{.whole = lower(model, batch_of(input, num_decodes), options)};
-            plans.plan =
-                mesh.two_batch_overlap
-                    ? step_plan(model,
-                                alike_shape(fullest_batch(input, 2 * mesh.dp, num_decodes), mesh),
-                                options, mesh)
-                    : parallelize(plans.whole, mesh_of_step(mesh, input));
+            if (mesh.two_batch_overlap) {
+              plans.plan = step_plan(
+                  model, alike_shape(fullest_batch(input, 2 * mesh.dp, num_decodes), mesh), options,
+                  mesh);
+            } else if (mesh.dp > 1) {
+              plans.plan =
+                  step_plan(model, shape_of_unlike(input, num_decodes, mesh), options, mesh);
+            } else {
+              plans.plan = parallelize(plans.whole, mesh_of_step(mesh, input));
+            }
             return plans;
           }};
 }
