@@ -65,6 +65,7 @@ struct ContextTables {
 // What the step computes, on the device of this rank: addresses that stay for the life of the
 // executor (a captured graph is replayed after their contents changed), sizes known on the host.
 struct StepTables {
+  std::int64_t num_rows = 0;  // tokens and what pads them; 0: rows are not the rank's own
   const std::int32_t* token_ids = nullptr;  // [tokens], less the first row of this rank's embedding
   const std::int32_t* positions = nullptr;  // [tokens]
   const std::int64_t* slots =

@@ -315,6 +315,7 @@ void RankStep::set_tables(std::span<const StepPart> parts) {
     tables.token_ids = at<std::int32_t>(*tables_, layout.token_ids);
     tables.positions = at<std::int32_t>(*tables_, layout.positions);
     tables.slots = at<std::int64_t>(*tables_, layout.slots);
+    tables.num_rows = layout.rows.tokens;
     tables.sampled_rows = at<std::int32_t>(*tables_, layout.sampled_rows);
     tables.decode_lengths = at<std::int32_t>(*tables_, layout.decode_lengths);
     tables.decode_blocks = at<std::int32_t>(*tables_, layout.decode_blocks);

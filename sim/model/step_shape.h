@@ -31,6 +31,9 @@ struct StepShape {
   // all; 0: the fullest where they are dealt evenly.
   std::int64_t rank_rows = 0;
   std::int64_t decode_query = 1;  // new tokens of each decode
+  // Of `tokens`, those that only pad: rows of a captured graph, or of ranks that are made as full
+  // as the fullest. Layers of experts in ops of their own give them none.
+  std::int64_t padding = 0;
   auto operator<=>(const StepShape&) const = default;
 };
 

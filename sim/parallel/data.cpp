@@ -13,14 +13,6 @@
 namespace orrery {
 namespace {
 
-std::optional<std::int64_t> find_dim(const Dims& dims, std::string_view name,
-                                     std::string_view axis) {
-  for (const Dim& entry : dims) {
-    if (entry.name == name) return entry.axis == axis ? std::optional(entry.size) : std::nullopt;
-  }
-  return std::nullopt;
-}
-
 // Of the fullest rank, read off the kernels of a plan.
 RankRows rank_rows(const Plan& plan, const Mesh& mesh) {
   const std::int64_t ways = static_cast<std::int64_t>(mesh.dp) * mesh.num_micro_batches;

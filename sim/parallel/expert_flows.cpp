@@ -29,7 +29,8 @@ class FlowsPass {
       const auto* kernel = std::get_if<KernelOp>(&op_at(id).body);
       if (kernel == nullptr || routed_role(*kernel) != RoutedRole::kSort) continue;
       layers_.push_back(routed_layer(source_, id));
-      chunks_.push_back(token_chunks(mesh_, *kernel));
+      const auto& gather = std::get<KernelOp>(op_at(layers_.back().gather).body);
+      chunks_.push_back(token_chunks(mesh_, *kernel, gather));
     }
     copy_tensors();
     std::size_t next = 0;

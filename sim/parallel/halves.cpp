@@ -107,10 +107,13 @@ Plan executed_plan(const ModelConfig& model, const Batch& batch, const LoweringO
   if (is_halved) return step_plan(model, shape_of(batch, halves, kNumHalves), options, mesh);
   const std::vector<Batch> ranks = ranks_of(halves);
   if (are_alike(ranks)) return parallelize(lower(model, batch, options), mesh);
-  const StepShape shape = shape_of(batch, ranks, 1);
-  const bool is_balanced = mesh.dp_rows == DpRows::kBalanced;
-  return step_plan(model, is_balanced ? with_even_rows(shape, num_tokens(batch)) : shape, options,
-                   mesh);
+  StepShape shape = shape_of(batch, ranks, 1);
+  if (mesh.dp_rows == DpRows::kBalanced) {
+    shape = with_even_rows(shape, num_tokens(batch));
+  } else {
+    set_padding(shape, mesh, num_tokens(batch));
+  }
+  return step_plan(model, shape, options, mesh);
 }
 
 }  // namespace orrery

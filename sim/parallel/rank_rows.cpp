@@ -77,14 +77,34 @@ std::int64_t RankRows::of(std::string_view name, std::int64_t size) const {
   return size == tokens ? rows : ceil_div(size * rows, tokens);
 }
 
+std::optional<std::int64_t> find_dim(const Dims& dims, std::string_view name,
+                                     std::string_view axis) {
+  for (const Dim& entry : dims) {
+    if (entry.name == name) return entry.axis == axis ? std::optional(entry.size) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+double routed_share(const KernelOp& shuffle, const KernelOp& gather) {
+  const double choices =
+      static_cast<double>(dim(shuffle.dims, "tokens") * dim(shuffle.dims, "topk"));
+  const std::int64_t rows = find_dim(gather.dims, "rows", axis::kRoutedRows).value_or(0);
+  return rows == 0 || choices == 0 ? 1 : std::min(1.0, static_cast<double>(rows) / choices);
+}
+
 RowShares::RowShares(const Plan& plan, const RankRows& rank, const ExpertLoad& load) : rank_(rank) {
+  const KernelOp* shuffle = nullptr;
   for (const Op& op : plan.ops()) {
     const auto* kernel = std::get_if<KernelOp>(&op.body);
-    if (kernel == nullptr || routed_role(*kernel) != RoutedRole::kSort) continue;
-    const std::int64_t experts = dim(kernel->dims, "experts_total");
+    if (kernel == nullptr) continue;
+    if (shuffle == nullptr && routed_role(*kernel) == RoutedRole::kSort) shuffle = kernel;
+    if (shuffle == nullptr || !find_dim(kernel->dims, "rows", axis::kRoutedRows)) continue;
+    const std::int64_t experts = dim(shuffle->dims, "experts_total");
     const bool is_of_experts = std::ssize(load.shares) == experts;
-    active_ = expected_dims(is_of_experts ? load : ExpertLoad{}, experts, dim(kernel->dims, "topk"),
-                            rank_.rows, 0, experts)
+    const auto routed =
+        std::llround(static_cast<double>(rank_.rows) * routed_share(*shuffle, *kernel));
+    active_ = expected_dims(is_of_experts ? load : ExpertLoad{}, experts,
+                            dim(shuffle->dims, "topk"), std::max(routed, 1LL), 0, experts)
                   .active;
     return;
   }
@@ -113,6 +133,14 @@ StepShape dealt_shape(const Batch& batch, const Mesh& mesh) {
   shape.prefill_tokens = std::llround(static_cast<double>(of_prompts) * scale);
   shape.prefill_cached = std::llround(static_cast<double>(own.prefill_cached) * scale);
   return shape;
+}
+
+void set_padding(StepShape& shape, const Mesh& mesh, std::int64_t tokens) {
+  const RankRows rank(mesh, shape);
+  const double share = static_cast<double>(tokens) /
+                       static_cast<double>(std::max<std::int64_t>(rank.ways * rank.rows, 1));
+  const std::int64_t routed = std::llround(static_cast<double>(shape.tokens) * share);
+  shape.padding = shape.tokens - std::clamp<std::int64_t>(routed, 1, shape.tokens);
 }
 
 std::int64_t sampled_rows(std::int64_t padded, const Batch& batch) {

@@ -4,6 +4,7 @@
 // taken to be as full as the fullest, which the others wait for.
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "sim/model/step_shape.h"
@@ -27,6 +28,14 @@ struct RankRows {
   // What is left on the rank of `size` along an axis; axes other than of rows are kept.
   [[nodiscard]] std::int64_t of(std::string_view axis, std::int64_t size) const;
 };
+
+// Of a dim of that name that is split as `axis` is.
+std::optional<std::int64_t> find_dim(const Dims& dims, std::string_view name,
+                                     std::string_view axis);
+
+// Of the rows of a layer's shuffle those that choose experts, the others pad; `gather` copies a row
+// for each choice.
+double routed_share(const KernelOp& shuffle, const KernelOp& gather);
 
 // The same of a plan whose tokens choose experts, of which fewer tokens choose fewer.
 class RowShares {
@@ -60,6 +69,9 @@ StepShape rank_shape(const Batch& own, std::int64_t tokens, std::int64_t padded,
 // `rank`. `tokens`: of all ranks, at least those of `rank`, where others have fewer and `rank` is
 // what each has room for; 0: all have as many.
 StepShape alike_shape(const Batch& rank, const Mesh& mesh, std::int64_t tokens = 0);
+
+// Says in `shape` which of its rows pad ranks and micro-batches that together hold `tokens`.
+void set_padding(StepShape& shape, const Mesh& mesh, std::int64_t tokens);
 
 // Rows of logits of decodes like those of `batch` that are padded to so many rows.
 std::int64_t sampled_rows(std::int64_t padded, const Batch& batch);

@@ -110,19 +110,23 @@ Op sharded(Op op, const Mesh& mesh) {
 }
 
 ExpertGrid::ExpertGrid(const Mesh& mesh, std::int64_t experts, std::int64_t topk,
-                       std::int64_t tokens)
-    : dp_(mesh.dp), tp_(mesh.tp), topk_(topk), tokens_(tokens) {
+                       std::int64_t tokens, double routed_share)
+    : dp_(mesh.dp),
+      tp_(mesh.tp),
+      topk_(topk),
+      tokens_(tokens),
+      routed_(static_cast<double>(tokens) * routed_share) {
   slices_ = exact_share("ranks", static_cast<std::int64_t>(mesh.dp) * mesh.tp, mesh.ep);
   const std::int64_t all = experts + mesh.num_redundant_experts;
   block_experts_ = exact_share(axis::kExperts, all, mesh.ep);
   const std::vector<double> chosen = choice_probabilities(mesh.expert_load, all, topk);
-  const auto senders = static_cast<double>(tokens * dp_);
+  const double senders = routed_ * dp_;
   for (std::int64_t block = 0; block < mesh.ep; ++block) {
     double rows = 0;
     double active = 0;
     for (std::int64_t i = block * block_experts_; i < (block + 1) * block_experts_; ++i) {
       const double probability = chosen[static_cast<std::size_t>(i)];
-      rows += probability * static_cast<double>(tokens);
+      rows += probability * routed_;
       active += 1 - std::pow(1 - std::min(probability, 1.0), senders);
     }
     rows_.push_back(rows);
@@ -134,7 +138,7 @@ ExpertGrid::ExpertGrid(const Mesh& mesh, std::int64_t experts, std::int64_t topk
 void ExpertGrid::find_fullest(int blocks) {
   const auto experts = static_cast<double>(block_experts_ * blocks);
   const auto topk = static_cast<double>(topk_);
-  const auto tokens = static_cast<double>(tokens_ * dp_);
+  const double tokens = routed_ * dp_;
   const double largest = largest_normal(blocks);
   more_rows_ =
       largest * std::sqrt(tokens * topk / blocks * (experts - topk) / std::max(experts - 1, 1.0));

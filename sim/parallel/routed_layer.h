@@ -57,8 +57,10 @@ bool has_shuffling(const Plan& plan);
 class ExpertGrid {
  public:
   // `experts` without redundant ones; dp divides ep. Throws std::invalid_argument unless ep divides
-  // dp * tp and the experts in all, and mesh.expert_load fits them.
-  ExpertGrid(const Mesh& mesh, std::int64_t experts, std::int64_t topk, std::int64_t tokens);
+  // dp * tp and the experts in all, and mesh.expert_load fits them. `routed_share` of the tokens
+  // choose experts, the others pad.
+  ExpertGrid(const Mesh& mesh, std::int64_t experts, std::int64_t topk, std::int64_t tokens,
+             double routed_share = 1);
 
   [[nodiscard]] std::int64_t block_of(int rank) const;
   [[nodiscard]] std::int64_t num_slices() const { return slices_; }
@@ -90,6 +92,7 @@ class ExpertGrid {
   int tp_;
   std::int64_t topk_;
   std::int64_t tokens_;
+  double routed_;  // of the tokens
   std::int64_t slices_ = 1;
   std::int64_t block_experts_ = 1;
   std::vector<double> rows_;    // by block: expected of one data-parallel rank's tokens

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "kernels/kernel_spec.h"
+#include "sim/parallel/rank_rows.h"
 
 namespace orrery {
 namespace {
@@ -16,7 +17,9 @@ bool is_of_tokens(const Tensor& tensor) {
 
 }  // namespace
 
-std::vector<TokenChunk> token_chunks(const Mesh& mesh, const KernelOp& shuffle) {
+std::vector<TokenChunk> token_chunks(const Mesh& mesh, const KernelOp& shuffle,
+                                     const KernelOp& gather) {
+  const double routed = routed_share(shuffle, gather);
   const std::int64_t tokens = dim(shuffle.dims, "tokens");
   const std::int64_t num_chunks = std::clamp<std::int64_t>(mesh.moe_chunks, 1, tokens);
   const auto begin = [&](std::int64_t i) { return tokens * i / num_chunks; };
@@ -26,7 +29,7 @@ std::vector<TokenChunk> token_chunks(const Mesh& mesh, const KernelOp& shuffle) 
     chunks.push_back({.first = begin(i),
                       .count = count,
                       .grid = ExpertGrid(mesh, dim(shuffle.dims, "experts_total"),
-                                         dim(shuffle.dims, "topk"), count),
+                                         dim(shuffle.dims, "topk"), count, routed),
                       .suffix = num_chunks > 1 ? ".chunk" + std::to_string(i) : "",
                       .tensors = {}});
   }

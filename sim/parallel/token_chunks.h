@@ -35,7 +35,8 @@ struct TokenChunk {
 };
 
 // mesh.moe_chunks of them, or as many as there are tokens, as even as can be.
-std::vector<TokenChunk> token_chunks(const Mesh& mesh, const KernelOp& shuffle);
+std::vector<TokenChunk> token_chunks(const Mesh& mesh, const KernelOp& shuffle,
+                                     const KernelOp& gather);
 
 // Op `id` of the layer on the chunk: its own tensors, and its rows of those of all tokens.
 Op op_of_chunk(const Plan& source, OpId id, const TokenChunk& chunk);

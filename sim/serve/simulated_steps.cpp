@@ -147,6 +147,7 @@ std::vector<StepTimes::View> StepTimes::rank_views(std::span<const Batch> ranks)
   // All ranks pad to the graph of the fullest, even parts to one of their own size.
   const auto& sizes = config_.graph_batch_sizes;
   const std::int64_t dp = config_.mesh.dp;
+  const std::int64_t own_tokens = tokens;
   const auto size = std::ranges::lower_bound(sizes, most_tokens);
   const bool is_graph = !has_prefill && size != sizes.end();
   const std::int64_t padded = is_graph ? *size : 0;
@@ -158,8 +159,15 @@ std::vector<StepTimes::View> StepTimes::rank_views(std::span<const Batch> ranks)
   Launched& way = launched(is_graph, has_prefill, is_graph ? padded : most_tokens);
   std::vector<View> views;
   views.reserve(ranks.size());
+  const double routed = config_.mesh.dp_rows == DpRows::kBalanced
+                            ? 1
+                            : static_cast<double>(std::max<std::int64_t>(own_tokens, 1)) /
+                                  static_cast<double>(dp * std::max(most_tokens, padded));
   for (const Batch& batch : ranks) {
-    views.push_back({.shape = rank_shape(batch, tokens, padded, most_sequences, config_.mesh),
+    StepShape shape = rank_shape(batch, tokens, padded, most_sequences, config_.mesh);
+    shape.padding = std::max<std::int64_t>(
+        0, shape.tokens - std::llround(static_cast<double>(shape.tokens) * routed));
+    views.push_back({.shape = shape,
                      .way = &way,
                      .sequences = num_sequences(batch),
                      .decode_context = std::max(exact_mean_context(batch), 1.0),
@@ -174,7 +182,8 @@ DeviceTime StepTimes::decode_time(const View& view, std::int64_t context) {
                     .tokens = view.shape.tokens,
                     .rank_rows = view.shape.rank_rows,
                     .query = view.shape.decode_query,
-                    .seqs = view.shape.seqs};
+                    .seqs = view.shape.seqs,
+                    .padding = view.shape.padding};
   return remember(mutex_, decode_times_, key, [&] {
     StepShape shape = view.shape;
     shape.decode_context = std::max(context, shape.decode_query);

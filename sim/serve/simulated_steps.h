@@ -183,6 +183,7 @@ class StepTimes {
     std::int64_t rank_rows = 0;
     std::int64_t query = 1;
     std::int64_t seqs = 0;
+    std::int64_t padding = 0;
     auto operator<=>(const Decodes&) const = default;
   };
   std::map<Decodes, DeviceTime> decode_times_;

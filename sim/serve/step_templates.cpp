@@ -21,6 +21,7 @@ constexpr int kSampleBits = 6;     // of LM head and sampling
 // Rows of the smallest GEMM tile worth following: times jump at its multiples, so that no cell of
 // token counts may reach over one.
 constexpr std::int64_t kTileTokens = 128;
+constexpr std::int64_t kPaddingParts = 32;
 constexpr std::int64_t kMany = 4096;  // tokens of a rank in a large step
 
 bool has_dim(const KernelOp& op, std::string_view name) {
@@ -212,7 +213,16 @@ StepTemplates::Key StepTemplates::key_of(const StepShape& shape, std::int64_t to
           .has_decodes = shape.num_decodes > 0,
           .has_cached = is_cached_apart_ && shape.prefill_cached > 0,
           .has_decode_cached = shape.decode_context > shape.decode_query,
-          .decode_query = shape.num_decodes > 0 ? shape.decode_query : 1};
+          .decode_query = shape.num_decodes > 0 ? shape.decode_query : 1,
+          .padding = padding_parts(shape)};
+}
+
+std::int64_t StepTemplates::padding_parts(const StepShape& shape) const {
+  const bool takes_rows =
+      setup_.model.num_experts > 0 && setup_.lowering.moe_design != MoeDesign::kFused;
+  if (!takes_rows || shape.tokens == 0) return 0;
+  return std::llround(static_cast<double>(kPaddingParts * shape.padding) /
+                      static_cast<double>(shape.tokens));
 }
 
 StepShape StepTemplates::shape_of(const Key& key, Variant variant) const {
@@ -220,8 +230,10 @@ StepShape StepTemplates::shape_of(const Key& key, Variant variant) const {
   const std::int64_t more = variant == Variant::kLong ? 1 : 0;
   const std::int64_t ways = ways_of(setup_.mesh);
   const std::int64_t query = key.decode_query;
-  StepShape shape{
-      .tokens = key.tokens, .rank_rows = key.is_uneven ? key.rows : 0, .decode_query = query};
+  StepShape shape{.tokens = key.tokens,
+                  .rank_rows = key.is_uneven ? key.rows : 0,
+                  .decode_query = query,
+                  .padding = std::min(key.tokens * key.padding / kPaddingParts, key.tokens - 1)};
   if (key.has_decodes) {
     shape.decode_context = key.has_decode_cached ? query - 1 + context * (1 + more) : query;
   }

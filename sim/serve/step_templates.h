@@ -73,10 +73,12 @@ class StepTemplates {
     bool has_cached = false;         // before a chunk
     bool has_decode_cached = false;  // more than the new token
     std::int64_t decode_query = 1;   // of decodes
+    std::int64_t padding = 0;        // parts of kPaddingParts of the tokens, of experts alone
     auto operator<=>(const Key&) const = default;
   };
 
   [[nodiscard]] bool is_uneven(const StepShape& shape) const;
+  [[nodiscard]] std::int64_t padding_parts(const StepShape& shape) const;
   [[nodiscard]] Key key_of(const StepShape& shape, std::int64_t tokens, std::int64_t rows) const;
   // Shapes of a key: what depends on more than the key is other in each. Short ones are below the
   // tokens that sparse attention picks.

@@ -119,8 +119,7 @@ TEST(IndexShufflingReference, GroupsAreJudgedByTheirBestOrByTheirTwoBest) {
 }
 
 TEST(IndexShufflingReference, ScoresThatAreNotNumbersAreChosenLast) {
-  const std::vector<double> scores{kNoScore, -std::numeric_limits<double>::infinity(), kNoScore,
-                                   0.5};
+  const std::vector<double> scores{kNoScore, -1e30, kNoScore, 0.5};
   const auto out =
       index_shuffling(scores, {}, {.tokens = 1, .experts_total = 4, .topk = 3, .experts = 4});
   EXPECT_EQ(out.chosen, (Ids{3, 1, 0}));
@@ -134,6 +133,20 @@ TEST(IndexShufflingReference, ATokenWithoutAnyNumberTakesTheFirstExperts) {
   EXPECT_EQ(out.chosen, (Ids{0, 1}));
   EXPECT_TRUE(
       std::ranges::all_of(out.row_weight, [](double weight) { return std::isnan(weight); }));
+}
+
+TEST(IndexShufflingReference, AScoreOfMinusInfinityIsOfAnExpertThatIsNotTaken) {
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  const std::vector<double> scores{0.25, 0.5, kNone, kNone, kNone, kNone, kNone, 0.25, kNone};
+  const auto out = index_shuffling(
+      scores, std::vector<double>{1, 2, 3},
+      {.tokens = 3, .experts_total = 3, .topk = 2, .experts = 3, .normalises = true});
+  EXPECT_EQ(out.chosen, (Ids{1, 0, -1, -1, 1, -1}));
+  EXPECT_EQ(out.counts, (Ids{1, 2, 0}));
+  EXPECT_EQ(out.row_token, (Ids{0, 0, 2}));
+  EXPECT_EQ(out.token_rows, (Ids{1, 0, -1, -1, 2, -1}));
+  EXPECT_NEAR(out.row_weight[0], 1.0 / 3, 1e-15);
+  EXPECT_NEAR(out.row_weight[2], 1, 1e-15);  // of the only one
 }
 
 TEST(IndexShufflingReference, NoTokensCountAsNone) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <stdexcept>
 #include <vector>
 
@@ -47,6 +48,15 @@ TEST(RoutingScoresReference, ASigmoidTakesEachLogitByItself) {
 TEST(RoutingScoresReference, ABiasIsAddedToTheLogits) {
   EXPECT_EQ(scores({1, 2}, {2, -1}, RouterActivation::kSigmoid),
             scores({3, 1}, {}, RouterActivation::kSigmoid));
+}
+
+TEST(RoutingScoresReference, RowsWithoutASlotTakeNoExpert) {
+  Values scores{0.25, 0.75, 0.5, 0.5, 1, 0};
+  const std::vector<std::int64_t> slots{7, -1, 0};
+  reference::pad_scores(scores, slots);
+  EXPECT_EQ(scores, (Values{0.25, 0.75, -INFINITY, -INFINITY, 1, 0}));
+  reference::pad_scores(scores, {});
+  EXPECT_EQ(scores[0], 0.25);
 }
 
 TEST(RoutingScoresReference, RefusesWhatIsOutOfRange) {

@@ -124,7 +124,7 @@ TEST(PersistentMoe, SaysWhichSharedExpertsItTakes) {
                        const std::string& words) {
     try {
       options.shared_inside = true;
-      static_cast<void>(lower(model, {.num_decodes = 8, .decode_context = 30}, options));
+      static_cast<void>(lower(model, Batch{.num_decodes = 8, .decode_context = 30}, options));
       ADD_FAILURE() << "nothing thrown, expected " << words;
     } catch (const std::invalid_argument& error) {
       EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();

@@ -120,6 +120,27 @@ TEST_F(RankSteps, OfDecodesAllPadToTheGraphOfTheFullest) {
   EXPECT_GT(times_.step(ranks).duration, padded);
 }
 
+// Of experts in ops of their own, as they are executed: rows that pad ranks take none.
+TEST_F(RankSteps, ExpertsTakeNoRowsThatPadRanks) {
+  SimulatedStepsConfig made = config(small_deepseek(), kMesh);
+  made.mesh.expert_comm = ExpertComm::kTokens;
+  made.lowering.moe_design = MoeDesign::kShuffling;
+  StepTimes times(made);
+  const std::vector<Batch> full(4, {.prefill = {{.query = 4096}}});
+  std::vector<Batch> one = full;
+  for (std::size_t rank = 1; rank < 4; ++rank) one[rank] = decodes(8, 1024);
+  StepShape shape = rank_shape(one[0], 4096 + 24, 0, 8, made.mesh);
+  shape.padding =
+      shape.tokens - std::llround(static_cast<double>(shape.tokens) * (4096 + 24) / (4 * 4096));
+  StepSetup eager = setup(small_deepseek(), made.mesh, eager_cost_);
+  eager.lowering = made.lowering;
+  const double exact = (step_time(eager, shape).duration + kHost).value();
+  EXPECT_NEAR(times.step(one).duration.value(), exact, 0.01 * exact);
+  EXPECT_LT(times.step(one).duration, times.step(full).duration);
+  shape.padding = 0;
+  EXPECT_GT((step_time(eager, shape).duration + kHost).value(), 1.02 * exact);
+}
+
 // Even parts of all rows: ranks differ in what their own sequences attend to.
 class BalancedSteps : public RankSteps {
  protected:

@@ -16,6 +16,9 @@
 // What row_token and row_weight hold past num_rows stays as it was; there are at most
 // tokens * min(topk, experts) rows.
 //
+// A score of -infinity is of an expert that the token does not take: chosen where nothing else is
+// left, it has no row (its token_rows is -1) and no weight. Rows that pad a step have no other.
+//
 // Of equal scores the lower expert wins. A score that is not a number counts as lower than any
 // other, so it is chosen only where nothing else is left, and then its weight is not a number
 // either (nor are the token's other weights, where weights are normalised): the fault shows in the

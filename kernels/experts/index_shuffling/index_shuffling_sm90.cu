@@ -114,6 +114,8 @@ __device__ void choose_experts(const Arguments<T>& a, const Shared& shared, int 
     for (int k = 0; k < a.topk; ++k) choice.choose(k, lane, k + 1 < a.topk);
     const bool is_choice = lane < a.topk && local < count;
     float weight = is_choice ? a.scores.at(token, choice.picked) : 0.0f;
+    const bool is_taken = weight != -INFINITY;
+    if (!is_taken) weight = 0;
     if (a.normalises) {
       float sum = weight;
 #pragma unroll
@@ -124,7 +126,7 @@ __device__ void choose_experts(const Arguments<T>& a, const Shared& shared, int 
     }
     if (!is_choice) continue;
     const int expert = slot_of(a.slots, choice.picked, token) - a.first_expert;
-    const bool is_here = expert >= 0 && expert < a.experts;
+    const bool is_here = is_taken && expert >= 0 && expert < a.experts;
     const int at = local * a.topk + lane;
     shared.chosen[at] = is_here ? static_cast<std::uint16_t>(expert) : kElsewhere;
     shared.weights[at] = weight * a.scale;

@@ -93,9 +93,10 @@ IndexShuffling index_shuffling(std::span<const double> scores,
     }
     const std::vector<std::size_t> best = best_of(biased, candidates(biased, shape), topk);
     double sum = kLeastSum;
-    for (const std::size_t expert : best) sum += row[expert];
+    for (const std::size_t expert : best) sum += row[expert] == -INFINITY ? 0 : row[expert];
     for (std::size_t k = 0; k < topk; ++k) {
-      result.chosen.push_back(slot_of(best[k], token));
+      const bool is_taken = row[best[k]] != -INFINITY;
+      result.chosen.push_back(is_taken ? slot_of(best[k], token) : -1);
       weights[token * topk + k] =
           (shape.normalises ? row[best[k]] / sum : row[best[k]]) * shape.scale;
     }
@@ -104,6 +105,7 @@ IndexShuffling index_shuffling(std::span<const double> scores,
   std::vector<std::vector<std::size_t>> of_experts(
       std::max(experts_total, expert_of_slot.size()));  // places in `chosen`
   for (std::size_t at = 0; at < result.chosen.size(); ++at) {
+    if (result.chosen[at] < 0) continue;
     of_experts[static_cast<std::size_t>(result.chosen[at])].push_back(at);
   }
   const auto here = std::span(of_experts)

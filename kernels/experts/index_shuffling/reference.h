@@ -14,8 +14,9 @@ struct IndexShuffling {
   std::vector<std::int32_t> counts;      // [experts]
   std::vector<std::int32_t> row_token;   // [rows]
   std::vector<double> row_weight;        // [rows]
-  std::vector<std::int32_t> token_rows;  // [tokens, topk], -1: the expert is elsewhere
-  std::vector<std::int32_t> chosen;      // [tokens, topk], of all experts (or slots), best first
+  std::vector<std::int32_t> token_rows;  // [tokens, topk], -1: the expert is elsewhere, or none
+  // [tokens, topk], of all experts (or slots), best first; -1: none that is taken
+  std::vector<std::int32_t> chosen;
 };
 
 // scores [tokens, experts_total], correction_bias [experts_total] or empty. What ties, NaN and

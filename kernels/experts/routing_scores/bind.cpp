@@ -4,6 +4,17 @@
 #include "kernels/rows/embedding/input_rows.h"
 
 namespace orrery {
+namespace {
+
+// By which rows that pad the step are known; null where the op's rows are not the rank's own, or
+// slots say where keys lie instead.
+const std::int64_t* padding_slots(const StepTables& tables, std::int64_t tokens) {
+  const bool are_own = tokens == tables.num_rows && tables.context_ranks == 1;
+  return are_own ? tables.slots : nullptr;
+}
+
+}  // namespace
+
 // reads x (one or several parts), w [, bias]; writes scores
 Launch bind_routing_scores(const BindContext& context) {
   const Dims& dims = context.op.dims;
@@ -22,6 +33,7 @@ Launch bind_routing_scores(const BindContext& context) {
   const RoutingScoresOperands operands{.x = static_cast<const bf16*>(x.data()),
                                        .w = typed<const bf16>(operand(context, "w")),
                                        .bias = bias,
+                                       .slots = padding_slots(context.tables, shape.tokens),
                                        .scores = typed<float>(result(context, "scores"))};
   const RoutingScoresTile tile = routing_scores_tile(shape);
   const bool overlap = context.resources.overlaps_weights();

@@ -2,6 +2,7 @@
 #include <memory>
 #include <stdexcept>
 
+#include "kernels/cuda/device_copy.h"
 #include "kernels/experts/routing_scores/reference.h"
 #include "kernels/experts/routing_scores/routing_scores.h"
 #include "kernels/harness/operand_sets.h"
@@ -19,6 +20,8 @@ class RoutingScoresCase final : public KernelCase {
         tile_(tile_of(op, shape_)),
         has_bias_(variant(op.dims, "bias") != 0),
         overlap_(variant(op.dims, "overlap") != 0),
+        slots_(slots_of(op.dims, shape_.tokens)),
+        device_slots_(device_copy<std::int64_t>(slots_)),
         x_(static_cast<std::size_t>(shape_.tokens * shape_.hidden), options.seed, options.sets),
         // Logits of deviation 2.
         w_(static_cast<std::size_t>(shape_.experts_total * shape_.hidden), options.seed + 1,
@@ -31,6 +34,7 @@ class RoutingScoresCase final : public KernelCase {
                    {.x = x_[set],
                     .w = w_[set],
                     .bias = has_bias_ ? bias_[0] : nullptr,
+                    .slots = slots_.empty() ? nullptr : device_slots_.get(),
                     .scores = scores_[set]},
                    shape_, tile_, overlap_);
   }
@@ -45,8 +49,9 @@ class RoutingScoresCase final : public KernelCase {
     if (ref_.empty()) {
       ref_ = reference::routing_scores(x_.made(), w_.made(),
                                        has_bias_ ? bias_.made() : std::vector<double>{}, shape_);
+      reference::pad_scores(ref_, slots_);
     }
-    return {difference("scores", scores_.host(stream), ref_, kScoreBound)};
+    return {compared(scores_.host(stream))};
   }
   // A soft-max of one expert is 1 whatever is read.
   std::vector<Tile> tiles() override {
@@ -63,6 +68,16 @@ class RoutingScoresCase final : public KernelCase {
   [[nodiscard]] int num_sets() const override { return x_.num_sets(); }
 
  private:
+  // Rows that pad are -infinity on both sides, or else differ by 1.
+  [[nodiscard]] Difference compared(std::vector<double> found) const {
+    std::vector<double> wanted = ref_;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (wanted[i] != -INFINITY) continue;
+      found[i] = found[i] == -INFINITY ? 0 : 1;
+      wanted[i] = 0;
+    }
+    return difference("scores", found, wanted, kScoreBound);
+  }
   static RoutingScoresShape shape_of(const KernelOp& op) {
     const RoutingScoresShape shape{.tokens = dim(op.dims, "tokens"),
                                    .hidden = dim(op.dims, "hidden"),
@@ -72,6 +87,15 @@ class RoutingScoresCase final : public KernelCase {
                                                      : RouterActivation::kSoftmax};
     require_routing_scores_shape(shape);
     return shape;
+  }
+  // Two of three rows have a slot, the middle one among them.
+  static std::vector<std::int64_t> slots_of(const Dims& dims, std::int64_t tokens) {
+    std::vector<std::int64_t> slots;
+    if (variant(dims, "padded") == 0) return slots;
+    for (std::int64_t row = 0; row < tokens; ++row) {
+      slots.push_back((row - tokens / 2 + 3 * tokens) % 3 == 1 ? -1 : row);
+    }
+    return slots;
   }
   // The rule's, unless the op says "rows", "columns" and "cluster".
   static RoutingScoresTile tile_of(const KernelOp& op, const RoutingScoresShape& shape) {
@@ -86,6 +110,8 @@ class RoutingScoresCase final : public KernelCase {
   RoutingScoresTile tile_;
   bool has_bias_;
   bool overlap_;
+  std::vector<std::int64_t> slots_;  // of the variant "padded"; none without it
+  cuda::DeviceBuffer<std::int64_t> device_slots_;
   InputSets<bf16> x_;
   InputSets<bf16> w_;
   InputSets<bf16> bias_;
@@ -126,6 +152,10 @@ std::vector<KernelOp> check_ops() {
   for (const std::int64_t experts : {16, 128}) {
     ops.push_back(op(65, 5120, experts, {{"overlap", 1}}));
     ops.push_back(op(1021, 520, experts, {{"overlap", 1}}));
+  }
+  for (const std::int64_t experts : {16, 61, 128, 256}) {
+    ops.push_back(op(65, 1032, experts, {{"padded", 1}, {"sigmoid", experts % 2}}));
+    ops.push_back(op(1021, 520, experts, {{"padded", 1}}));
   }
   for (const std::int64_t columns : {16, 64, 256}) {
     ops.push_back(

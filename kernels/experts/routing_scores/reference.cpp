@@ -41,6 +41,13 @@ std::vector<double> routing_scores(std::span<const double> x, std::span<const do
   return scores;
 }
 
+void pad_scores(std::span<double> scores, std::span<const std::int64_t> slots) {
+  const std::size_t experts = scores.size() / std::max<std::size_t>(slots.size(), 1);
+  for (std::size_t row = 0; row < slots.size(); ++row) {
+    if (slots[row] < 0) std::ranges::fill(scores.subspan(row * experts, experts), -INFINITY);
+  }
+}
+
 Results routing_scores_reference(const KernelCall& call) {
   const std::int64_t experts = size_of(call, "experts_total");
   const std::vector<float>& imposed = call.numbers.routing.bias;
@@ -74,6 +81,10 @@ Values given_or_found(const KernelCall& call, Values scores, std::int64_t expert
       is_whole ? static_cast<std::size_t>(call.part.num_tokens * experts) : scores.size();
   for (std::size_t i = 0; i < count; ++i) {
     const double given = (*call.given_scores)[i];
+    if (given == -INFINITY) {  // of a row that pads the step
+      scores[i] = given;
+      continue;
+    }
     const double apart = std::abs(given - scores[i]);
     *call.score_difference =
         std::isfinite(apart) ? std::max(*call.score_difference, apart) : INFINITY;

@@ -2,6 +2,7 @@
 
 // routing_scores in double.
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -15,6 +16,9 @@ namespace orrery::reference {
 // not fit it.
 std::vector<double> routing_scores(std::span<const double> x, std::span<const double> w,
                                    std::span<const double> bias, const RoutingScoresShape& shape);
+
+// Those of rows whose slot is negative: -infinity.
+void pad_scores(std::span<double> scores, std::span<const std::int64_t> slots);
 
 // The scores that the call was given, by which experts are chosen in place of `scores`
 // [tokens, experts]; these where it was given none.

@@ -8,6 +8,8 @@
 // cluster bind, with many HBM, then what an SM takes from the L2. 40 to 154 registers, none
 // spilled.
 
+#include <cstdint>
+
 #include "kernels/cuda/dtypes.h"
 #include "kernels/cuda/handles.h"
 #include "kernels/experts/routing_scores/choice.h"
@@ -19,7 +21,10 @@ struct RoutingScoresOperands {
   const bf16* x = nullptr;     // [tokens, hidden]
   const bf16* w = nullptr;     // [experts_total, hidden]
   const bf16* bias = nullptr;  // [experts_total], or null for none
-  float* scores = nullptr;     // [tokens, experts_total]
+  // [tokens], or null: a row whose slot is negative pads the step. Its scores are -infinity, with
+  // which it takes no expert (index_shuffling.h).
+  const std::int64_t* slots = nullptr;
+  float* scores = nullptr;  // [tokens, experts_total]
 };
 
 // The tile for the current device. Throws as require_routing_scores_shape does.

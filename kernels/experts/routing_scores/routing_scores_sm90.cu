@@ -50,6 +50,7 @@ struct Shape {
 struct Arguments {
   const bf16* bias;
   float* scores;
+  const std::int64_t* slots;
   int tokens;
   int experts;
   int steps;  // stages that cover hidden
@@ -227,6 +228,7 @@ __device__ void activate(const Arguments& a, const Share& share, const float* lo
       part.softmax(share.experts);
     }
     if (from + lane_row >= rows) continue;
+    if (a.slots != nullptr && a.slots[share.first_row + row] < 0) part.fill(-INFINITY);
     part.store(a.scores + static_cast<std::int64_t>(share.first_row + row) * a.experts +
                    share.first_expert,
                share.experts, a.is_aligned);
@@ -297,6 +299,7 @@ void launch(const cuda::Stream& stream, const RoutingScoresOperands& operands,
   const Arguments arguments{
       .bias = operands.bias,
       .scores = operands.scores,
+      .slots = operands.slots,
       .tokens = static_cast<int>(shape.tokens),
       .experts = static_cast<int>(shape.experts_total),
       .steps = static_cast<int>((shape.hidden + kPanelK - 1) / kPanelK),

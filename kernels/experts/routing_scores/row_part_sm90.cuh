@@ -64,6 +64,10 @@ struct RowPart {
       }
     }
   }
+  __device__ void fill(float value) {
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) values[i] = value;
+  }
   __device__ void sigmoid() {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) values[i] = 1 / (1 + expf(-values[i]));

@@ -69,7 +69,8 @@ class DesignLowering {
         tokens_(step.step.tokens),
         rows_(tokens_ * model_.num_experts_per_tok),
         dims_(expected_dims(step.options.expert_load, model_.num_experts,
-                            model_.num_experts_per_tok, tokens_, 0, model_.num_experts)) {}
+                            model_.num_experts_per_tok, tokens_ - step_.step.padding, 0,
+                            model_.num_experts)) {}
 
   void run(bool imposes_scores) {
     route(imposes_scores);

@@ -1,0 +1,99 @@
+// Rows that pad data-parallel ranks, and captured graphs: every other kernel computes them, experts
+// take none.
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "kernels/kernel_spec.h"
+#include "sim/parallel/halves.h"
+#include "sim/parallel/rank_rows.h"
+#include "tests/model/small_models.h"
+#include "tests/parallel/parallel_testing.h"
+
+namespace orrery {
+namespace {
+
+using testing::op_named;
+
+constexpr LoweringOptions kOwnOps{.moe_design = MoeDesign::kShuffling};
+constexpr std::int64_t kFullest = 1500;
+constexpr std::int64_t kTokensOfAll = 1500 + 200 + 700 + 90;
+
+Batch prompts(std::int64_t b, std::int64_t c, std::int64_t d) {
+  return {.prefill = {{kFullest, 0}, {b, 0}, {c, 0}, {d, 0}}};
+}
+Plan plan_of(const Batch& batch, ExpertComm comm) {
+  Plan plan = executed_plan(testing::small_deepseek(), batch, kOwnOps,
+                            {.dp = 4, .ep = 4, .expert_comm = comm});
+  verify(plan);
+  return plan;
+}
+// Of the experts on rank 0, layers repeated.
+double experts_flops(const Plan& plan) {
+  double flops = 0;
+  for (std::size_t i = 0; i < plan.ops().size(); ++i) {
+    const auto* kernel = std::get_if<KernelOp>(&plan.ops()[i].body);
+    if (kernel == nullptr || kernel->kernel != "grouped_gemm") continue;
+    if (!plan.contains(plan.ops()[i].ranks, 0)) continue;
+    flops += work_of(*kernel).flops.value() *
+             static_cast<double>(plan.multiplicity(static_cast<OpId>(i)));
+  }
+  return flops;
+}
+
+TEST(Padding, OfUnlikeRanksGoesToNoExpert) {
+  for (const ExpertComm comm : {ExpertComm::kGraph, ExpertComm::kEager, ExpertComm::kTokens}) {
+    const Plan full = plan_of(prompts(kFullest, kFullest, kFullest), comm);
+    const Plan unlike = plan_of(prompts(200, 700, 90), comm);
+    // The fullest of the ranks that hold experts has more of few rows than of many.
+    EXPECT_NEAR(experts_flops(unlike) / experts_flops(full),
+                static_cast<double>(kTokensOfAll) / (4 * kFullest), 0.03);
+    const auto& router = std::get<KernelOp>(op_named(unlike, "layers.1.router").body);
+    EXPECT_EQ(dim(router.dims, "tokens"), kFullest);
+  }
+}
+
+TEST(Padding, TravelsWhereRowsAreGatheredAndNotWhereTheyAreSent) {
+  const auto sent = [](const Plan& plan, CollectiveKind kind) {
+    return testing::bytes_on_rank_0(plan, kind);
+  };
+  const Batch full = prompts(kFullest, kFullest, kFullest);
+  const Batch unlike = prompts(200, 700, 90);
+  EXPECT_EQ(sent(plan_of(unlike, ExpertComm::kTokens), CollectiveKind::kAllGather),
+            sent(plan_of(full, ExpertComm::kTokens), CollectiveKind::kAllGather));
+  const double ratio = sent(plan_of(unlike, ExpertComm::kEager), CollectiveKind::kAllToAll) /
+                       sent(plan_of(full, ExpertComm::kEager), CollectiveKind::kAllToAll);
+  EXPECT_NEAR(ratio, static_cast<double>(kTokensOfAll) / (4 * kFullest), 0.01);
+}
+
+TEST(Padding, OfRanksThatAreAlikeIsNone) {
+  const Plan plan =
+      plan_of({.prefill = {{600, 0}, {600, 0}, {600, 0}, {600, 0}}}, ExpertComm::kGraph);
+  const auto& rows = std::get<KernelOp>(op_named(plan, "layers.1.gather").body);
+  const auto topk = testing::small_deepseek().num_experts_per_tok;
+  EXPECT_EQ(dim(rows.dims, "rows"), 600 * topk);
+}
+
+// The step of 9 decodes beside 7 rows that pad its graph chooses as the one of 9 does.
+TEST(Padding, OfACapturedGraphChoosesNoExpert) {
+  const ModelConfig model = testing::small_deepseek();
+  const Batch nine{.num_decodes = 9, .decode_context = 9000};
+  StepShape shape = dealt_shape(nine, {});
+  EXPECT_EQ(shape.padding, 0);
+  shape.tokens = shape.seqs = shape.decode_rows = 16;
+  set_padding(shape, {}, 9);
+  EXPECT_EQ(shape.padding, 7);
+  const auto experts = [](const Plan& plan) {
+    return std::get<KernelOp>(op_named(plan, "layers.1.experts.down").body).dims;
+  };
+  const Plan padded = lower(model, shape, kOwnOps);
+  const Plan exact = lower(model, nine, kOwnOps);
+  EXPECT_EQ(dim(experts(padded), "rows"), dim(experts(exact), "rows"));
+  EXPECT_EQ(dim(experts(padded), "active"), dim(experts(exact), "active"));
+  const auto& router = std::get<KernelOp>(op_named(padded, "layers.1.router").body);
+  EXPECT_EQ(dim(router.dims, "tokens"), 16);
+}
+
+}  // namespace
+}  // namespace orrery
