@@ -98,3 +98,13 @@ def test_steps_of_the_warm_up_are_in_no_figure():
     found.steps["token_balance"] = [0.5, 0.5, 0.5, 1.0, 0.75, 0.5]
     assert serving._service_figures(found, {1})["token_balance"] == pytest.approx(0.75)
     assert figures["itl_s"]["p99"] == figures["itl_s"]["mean"] == pytest.approx(figures["tpot_s"]["p99"])
+
+
+def test_steps_of_both_sides_are_priced_where_prefill_and_decode_are_apart(validation):
+    apart = SCENARIO.replace("serve: false", "serve: true").replace("placement: {tp: 2}", "disaggregation: {prefill: {replicas: 1}, decode: {replicas: 1}}")
+    validation.scenario.write_text(apart)
+    rows = validation.result(tpot=1.25)["serving"]["steps"]
+    decodes = next(row for row in rows if row["class"] == "1 to 8 decodes")
+    prompts = [row for row in rows if row["class"].endswith("alone")]
+    assert prompts
+    assert decodes["steps"] > sum(row["steps"] for row in prompts)

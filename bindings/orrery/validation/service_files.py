@@ -22,7 +22,8 @@ _REQUEST = {
     "num_preemptions": whole(0), "arrival_s": seconds, "first_scheduled_s": seconds, "first_token_s": seconds, "finish_s": seconds,
     "ttft_s": duration, "tpot_s": or_empty(duration), "e2e_s": duration,
 }  # fmt: skip
-_MOVED = ("prefill_end_s", "transfer_start_s", "transfer_end_s", "second_token_s", "exposed_transfer_s")
+_MOVED = {"decode_replica": or_empty(whole(-1, 1_000_000))} | dict.fromkeys(
+    ("prefill_end_s", "transfer_start_s", "transfer_end_s", "decode_start_s", "second_token_s", "exposed_transfer_s"), or_empty(seconds))  # fmt: skip
 _WORKLOAD = {"arrival_s": seconds, "prompt_tokens": whole(1), "output_tokens": whole(1)}
 _ORDER = ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
 
@@ -83,7 +84,7 @@ def _warmup(path: pathlib.Path, num_requests: int) -> int:
 
 def _service(folder: pathlib.Path, workload: Columns, *, is_complete: bool) -> Service:
     file = folder / "requests.csv"
-    moved = dict.fromkeys(_MOVED, or_empty(seconds)) if "transfer_start_s" in typed_csv.header(file) else {}
+    moved = _MOVED if "transfer_start_s" in typed_csv.header(file) else {}
     requests = _columns(file, _REQUEST | moved)
     for place in range(len(requests["id"])):
         _check_request(file, {name: of[place] for name, of in requests.items()}, workload)
