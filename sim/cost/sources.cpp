@@ -27,23 +27,18 @@ std::filesystem::file_time_type newest_table(const std::filesystem::path& direct
   return newest;
 }
 
-// Held when tables are looked up and loaded. fork() waits for it: a child would find it locked for
-// ever by a thread that only its parent has.
-std::mutex& tables_mutex() {
-  static auto* const mutex = [] {
-    pthread_atfork([] { tables_mutex().lock(); }, [] { tables_mutex().unlock(); },
-                   [] { tables_mutex().unlock(); });
-    return new std::mutex;
-  }();
-  return *mutex;
-}
+// Held when tables are looked up and loaded, the maps below made. fork() waits for it: a child
+// would find it locked, or a map being made, for ever by a thread that only its parent has.
+std::mutex tables_mutex;
+[[maybe_unused]] const int kForksWait = pthread_atfork(
+    [] { tables_mutex.lock(); }, [] { tables_mutex.unlock(); }, [] { tables_mutex.unlock(); });
 
 template <typename Tables>
 std::shared_ptr<const Tables> shared(const std::filesystem::path& directory) {
   using Key = std::pair<std::filesystem::path, std::filesystem::file_time_type>;
-  static std::map<Key, std::shared_ptr<const Tables>> loaded;
   const std::filesystem::path canonical = std::filesystem::weakly_canonical(directory);
-  const std::lock_guard lock(tables_mutex());
+  const std::lock_guard lock(tables_mutex);
+  static std::map<Key, std::shared_ptr<const Tables>> loaded;
   std::shared_ptr<const Tables>& tables = loaded[{canonical, newest_table(canonical)}];
   if (tables == nullptr) {
     tables = std::make_shared<const Tables>(Tables::load(canonical));
