@@ -13,6 +13,15 @@ namespace orrery::des {
 namespace {
 
 constexpr double kRounding = 1e-12;  // of sums of shares
+constexpr double kSaturating = 0.7;  // of the memory's rate
+
+// Of a kernel whose blocks are known, a part of which run. One that shares the memory with fewer
+// goes faster where the memory is what it waits for: of a kernel that draws all of its rate as fast
+// as one on so few SMs that these draw all, of one that draws clearly less not at all.
+double speed_of_blocks(const SharingRates& rates, const GpuDemand& demand, double part) {
+  const double saturated = std::clamp((demand.hbm - kSaturating) / (1 - kSaturating), 0.0, 1.0);
+  return std::min(part * (1 + saturated * (1 / rates.sms_for_hbm - 1)), 1.0);
+}
 
 // Speed of an activity on `granted` of the SMs when it gets all the memory rate it asks for. The
 // larger of its demands is taken to be what bounds it alone.
@@ -22,6 +31,7 @@ double speed_on(const SharingRates& rates, const GpuDemand& demand, double grant
   const double bound = std::max(demand.math, demand.hbm);
   if (bound <= 0) return part;
   double speed = 1;
+  if (demand.rounds > 0 && demand.hbm > demand.math) speed = speed_of_blocks(rates, demand, part);
   if (demand.math > 0) speed = std::min(speed, part * bound / demand.math);
   if (demand.hbm > 0) speed = std::min(speed, granted / rates.sms_for_hbm / demand.hbm);
   return speed;
@@ -73,7 +83,6 @@ void share_power(const SharingRates& rates, std::span<const GpuDemand> demands,
 // tokens. The blocks of one whose work is dealt are those of our own kernel (price.rounds).
 double sms_of(const Device& device, const KernelSpec& spec, const KernelOp& op,
               const GpuDemand& demand) {
-  constexpr double kSaturating = 0.7;  // of the memory's rate
   const bool is_known =
       spec.prior.blocks != nullptr && (spec.rounds == nullptr || demand.rounds > 0);
   const double blocks = is_known ? spec.prior.blocks(op.dtype, op.dims) : 0;

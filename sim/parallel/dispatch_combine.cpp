@@ -50,12 +50,13 @@ DispatchCombine::DispatchCombine(const Plan& source, const Mesh& mesh, Rewrite& 
 }
 
 std::vector<FlowWriter::Size> sent_sizes(const ExpertGrid& grid, int rank) {
-  return {{axis::kRoutedRows, std::llround(grid.rows_to_range(rank))}};
+  return {{axis::kRoutedRows, std::max(1LL, std::llround(grid.rows_to_range(rank)))}};
 }
 
 std::vector<FlowWriter::Size> computed_sizes(const ExpertGrid& grid, int rank) {
   const ExpectedDims dims = grid.computed_on(rank);
-  return {{axis::kRoutedRows, dims.rows}, {axis::kActiveExperts, dims.active}};
+  return {{axis::kRoutedRows, std::max<std::int64_t>(1, dims.rows)},
+          {axis::kActiveExperts, std::max<std::int64_t>(1, dims.active)}};
 }
 
 // At least one row: a collective moves something.

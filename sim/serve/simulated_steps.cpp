@@ -165,8 +165,8 @@ std::vector<StepTimes::View> StepTimes::rank_views(std::span<const Batch> ranks)
                                   static_cast<double>(dp * std::max(most_tokens, padded));
   for (const Batch& batch : ranks) {
     StepShape shape = rank_shape(batch, tokens, padded, most_sequences, config_.mesh);
-    shape.padding = std::max<std::int64_t>(
-        0, shape.tokens - std::llround(static_cast<double>(shape.tokens) * routed));
+    const std::int64_t choosing = std::llround(static_cast<double>(shape.tokens) * routed);
+    shape.padding = shape.tokens - std::clamp<std::int64_t>(choosing, 1, shape.tokens);
     views.push_back({.shape = shape,
                      .way = &way,
                      .sequences = num_sequences(batch),

@@ -43,6 +43,20 @@ TEST(GpuShares, WhatIsBoundByMemorySlowsOnlyWhenItsSmsDrawLessThanItAsks) {
   EXPECT_DOUBLE_EQ(speeds({{.sms = 0.75, .math = 0}, {.math = 0, .hbm = 1}})[1], 0.5);
 }
 
+// Of half of the rate a kernel's blocks wait for something else than the memory.
+TEST(GpuShares, BlocksSpeedUpWhereTheMemoryIsWhatTheyWaitFor) {
+  const auto beside = [](double hbm, int rounds) {
+    return speeds({{.sms = 0.25, .math = 0}, {.math = 0, .hbm = hbm, .rounds = rounds}})[1];
+  };
+  EXPECT_DOUBLE_EQ(beside(0.5, 1), 0.75);
+  EXPECT_DOUBLE_EQ(beside(0.7, 1), 0.75);
+  EXPECT_DOUBLE_EQ(beside(0.8, 1), 1);  // a third faster each, of twice at most
+  EXPECT_DOUBLE_EQ(beside(1, 1), 1);
+  EXPECT_DOUBLE_EQ(beside(0.5, 0), 1);  // blocks of other kernels are not known
+  EXPECT_GT(beside(0.75, 1), 0.75);
+  EXPECT_LT(beside(0.75, 1), 1);
+}
+
 TEST(GpuShares, ComputingBesideMemoryTrafficCostsNeither) {
   const auto both = speeds({{.sms = 0.7, .math = 0.5}, {.sms = 0.3, .math = 0, .hbm = 0.6}});
   EXPECT_EQ(both, (std::vector<double>{1, 1}));

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/kernel_spec.h"
+#include "sim/model/expert_load_sources.h"
 #include "sim/parallel/halves.h"
 #include "sim/parallel/rank_rows.h"
 #include "tests/model/small_models.h"
@@ -73,6 +74,28 @@ TEST(Padding, OfRanksThatAreAlikeIsNone) {
   const auto& rows = std::get<KernelOp>(op_named(plan, "layers.1.gather").body);
   const auto topk = testing::small_deepseek().num_experts_per_tok;
   EXPECT_EQ(dim(rows.dims, "rows"), 600 * topk);
+}
+
+// One token of a thousand rows on four ranks whose experts are chosen unevenly: ops of ranks that
+// none of it reaches are of a row all the same.
+TEST(Padding, LeavesARowToEachOpOfExperts) {
+  Mesh mesh{.dp = 4, .ep = 4, .expert_comm = ExpertComm::kEager};
+  mesh.expert_load = zipf_load(16, 2, 1);
+  LoweringOptions options = kOwnOps;
+  options.expert_load = mesh.expert_load;
+  StepShape shape = dealt_shape({.num_decodes = 1000, .decode_context = 1'000'000}, mesh);
+  set_padding(shape, mesh, 1);
+  EXPECT_EQ(shape.padding, 999);
+  const Plan plan = step_plan(testing::small_deepseek(), shape, options, mesh);
+  verify(plan);
+  for (const Op& op : plan.ops()) {
+    const auto* kernel = std::get_if<KernelOp>(&op.body);
+    if (kernel == nullptr) continue;
+    for (const Dim& entry : kernel->dims) {
+      if (entry.name != "rows" && entry.name != "active") continue;
+      EXPECT_GE(entry.size, 1) << op.name;
+    }
+  }
 }
 
 // The step of 9 decodes beside 7 rows that pad its graph chooses as the one of 9 does.
