@@ -65,7 +65,8 @@ Results routing_scores_reference(const KernelCall& call) {
 
 // A rounding of x may move a score past another, and with it a whole expert's contribution, so
 // whoever is held against this says what it found, and whether that is close to what is found here
-// is for the caller to judge (score_difference). Rows without a token have scores of their own.
+// is for the caller to judge (score_difference). Rows without a token have scores of their own, or
+// none: of this rank they have no slot, of others it is not known which they are.
 Values given_or_found(const KernelCall& call, Values scores, std::int64_t experts) {
   if (call.given_scores == nullptr) return scores;
   if (call.given_scores->size() != scores.size()) {
@@ -81,7 +82,9 @@ Values given_or_found(const KernelCall& call, Values scores, std::int64_t expert
       is_whole ? static_cast<std::size_t>(call.part.num_tokens * experts) : scores.size();
   for (std::size_t i = 0; i < count; ++i) {
     const double given = (*call.given_scores)[i];
-    if (given == -INFINITY) {  // of a row that pads the step
+    const auto row = static_cast<std::int64_t>(i) / experts;
+    const bool may_pad = !is_whole || call.part.slots[static_cast<std::size_t>(row)] < 0;
+    if (given == -INFINITY && may_pad) {
       scores[i] = given;
       continue;
     }
