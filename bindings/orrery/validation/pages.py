@@ -304,8 +304,10 @@ def _plot(rows: Sequence[Row], group_of: Callable[[Row], str], path: pathlib.Pat
     from matplotlib import pyplot
 
     names = sorted({group_of(row) for row in rows})
-    colors = matplotlib.colormaps["tab20" if len(names) > 10 else "tab10"].colors
-    figure, axes = pyplot.subplots(figsize=(9.2, 3.9), layout="constrained")
+    many = [*matplotlib.colormaps["tab20"].colors, *matplotlib.colormaps["tab20b"].colors]
+    colors = many if len(names) > 10 else matplotlib.colormaps["tab10"].colors
+    legend = 0.17 * (len(names) + 2) + 0.2  # inches
+    figure, axes = pyplot.subplots(figsize=(9.2, max(3.9, legend)), layout="constrained")
     for i, name in enumerate(names):
         for mode, marker in (("graph", "o"), ("eager", "^")):
             group = [row for row in rows if group_of(row) == name and row["mode"] == mode]
