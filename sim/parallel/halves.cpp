@@ -108,11 +108,8 @@ Plan executed_plan(const ModelConfig& model, const Batch& batch, const LoweringO
   const std::vector<Batch> ranks = ranks_of(halves);
   if (are_alike(ranks)) return parallelize(lower(model, batch, options), mesh);
   StepShape shape = shape_of(batch, ranks, 1);
-  if (mesh.dp_rows == DpRows::kBalanced) {
-    shape = with_even_rows(shape, num_tokens(batch));
-  } else {
-    set_padding(shape, mesh, num_tokens(batch));
-  }
+  if (mesh.dp_rows == DpRows::kBalanced) shape = with_even_rows(shape, num_tokens(batch));
+  set_padding(shape, mesh, num_tokens(batch));
   return step_plan(model, shape, options, mesh);
 }
 

@@ -135,10 +135,16 @@ StepShape dealt_shape(const Batch& batch, const Mesh& mesh) {
   return shape;
 }
 
-void set_padding(StepShape& shape, const Mesh& mesh, std::int64_t tokens) {
+void set_padding(StepShape& shape, const Mesh& mesh, std::int64_t tokens, std::int64_t all_rows) {
+  shape.padding = 0;
+  if (mesh.dp_rows == DpRows::kBalanced || mesh.cp > 1 || mesh.ffn_instances > 0 ||
+      mesh.moe_gather == MoeGather::kRouted) {
+    return;
+  }
   const RankRows rank(mesh, shape);
-  const double share = static_cast<double>(tokens) /
-                       static_cast<double>(std::max<std::int64_t>(rank.ways * rank.rows, 1));
+  const std::int64_t rows = all_rows > 0 ? all_rows : rank.ways * rank.rows;
+  const double share =
+      static_cast<double>(tokens) / static_cast<double>(std::max<std::int64_t>(rows, 1));
   const std::int64_t routed = std::llround(static_cast<double>(shape.tokens) * share);
   shape.padding = shape.tokens - std::clamp<std::int64_t>(routed, 1, shape.tokens);
 }

@@ -70,8 +70,12 @@ StepShape rank_shape(const Batch& own, std::int64_t tokens, std::int64_t padded,
 // what each has room for; 0: all have as many.
 StepShape alike_shape(const Batch& rank, const Mesh& mesh, std::int64_t tokens = 0);
 
-// Says in `shape` which of its rows pad ranks and micro-batches that together hold `tokens`.
-void set_padding(StepShape& shape, const Mesh& mesh, std::int64_t tokens);
+// Says in `shape` how many of its rows pad ranks and micro-batches that together hold `tokens`.
+// `all_rows`: theirs; 0: as many as of the fullest of the shape on each. None where routers see
+// other rows than the rank's own and executors do not tell: even parts of all ranks' rows, context
+// parallelism, FFNs apart, a gather behind the router.
+void set_padding(StepShape& shape, const Mesh& mesh, std::int64_t tokens,
+                 std::int64_t all_rows = 0);
 
 // Rows of logits of decodes like those of `batch` that are padded to so many rows.
 std::int64_t sampled_rows(std::int64_t padded, const Batch& batch);

@@ -159,14 +159,9 @@ std::vector<StepTimes::View> StepTimes::rank_views(std::span<const Batch> ranks)
   Launched& way = launched(is_graph, has_prefill, is_graph ? padded : most_tokens);
   std::vector<View> views;
   views.reserve(ranks.size());
-  const double routed = config_.mesh.dp_rows == DpRows::kBalanced
-                            ? 1
-                            : static_cast<double>(std::max<std::int64_t>(own_tokens, 1)) /
-                                  static_cast<double>(dp * std::max(most_tokens, padded));
   for (const Batch& batch : ranks) {
     StepShape shape = rank_shape(batch, tokens, padded, most_sequences, config_.mesh);
-    const std::int64_t choosing = std::llround(static_cast<double>(shape.tokens) * routed);
-    shape.padding = shape.tokens - std::clamp<std::int64_t>(choosing, 1, shape.tokens);
+    set_padding(shape, config_.mesh, own_tokens, dp * std::max(most_tokens, padded));
     views.push_back({.shape = shape,
                      .way = &way,
                      .sequences = num_sequences(batch),

@@ -62,7 +62,7 @@ StepShape executed_shape(const Batch& batch, const Mesh& mesh,
     shape.seqs = sampled_rows(*rows, batch);
     shape.decode_rows = *rows;
   }
-  if (mesh.dp_rows == DpRows::kOwn) set_padding(shape, mesh, num_tokens(batch));
+  set_padding(shape, mesh, num_tokens(batch));
   return shape;
 }
 

@@ -76,6 +76,20 @@ TEST(Padding, OfRanksThatAreAlikeIsNone) {
   EXPECT_EQ(dim(rows.dims, "rows"), 600 * topk);
 }
 
+// Executors know what pads of the rows of a rank alone.
+TEST(Padding, IsRoutedWhereRoutersSeeOtherRows) {
+  const auto padding = [](const Mesh& mesh) {
+    StepShape shape = dealt_shape({.num_decodes = 64, .decode_context = 64'000}, mesh);
+    set_padding(shape, mesh, 16);
+    return shape.padding;
+  };
+  EXPECT_EQ(padding({.dp = 4, .ep = 4}), 48);
+  EXPECT_EQ(padding({.dp = 4, .ep = 4, .dp_rows = DpRows::kBalanced}), 0);
+  EXPECT_EQ(padding({.cp = 2}), 0);
+  EXPECT_EQ(padding({.dp = 2, .ffn_instances = 1}), 0);
+  EXPECT_EQ(padding({.tp = 2, .sp = true, .moe_gather = MoeGather::kRouted}), 0);
+}
+
 // One token of a thousand rows on four ranks whose experts are chosen unevenly: ops of ranks that
 // none of it reaches are of a row all the same.
 TEST(Padding, LeavesARowToEachOpOfExperts) {
