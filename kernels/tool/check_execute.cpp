@@ -103,7 +103,7 @@ CheckedDeployment deployment_of(const SmallModel& small, const Mesh& mesh) {
               plans.plan = step_plan(
                   model, alike_shape(fullest_batch(input, 2 * mesh.dp, num_decodes), mesh), options,
                   mesh);
-            } else if (mesh.dp > 1) {
+            } else if (mesh.dp > 1 && names_ranks(input)) {
               plans.plan =
                   step_plan(model, shape_of_unlike(input, num_decodes, mesh), options, mesh);
             } else {
@@ -171,6 +171,7 @@ class ExecuteCheck {
     }
     check_unlike_ranks(small, {.dp = 2}, steps, eager, bound);
     check_unlike_ranks(small, {.dp = 2, .dp_rows = DpRows::kBalanced}, steps, eager, bound);
+    check_unlike_ranks(small, {.dp = 4, .dp_rows = DpRows::kBalanced}, steps, eager, bound);
     check_halves(small, steps, eager, bound);
     reference_ = {};
   }
@@ -208,7 +209,8 @@ class ExecuteCheck {
     }
   }
 
-  // Two data-parallel ranks with batches of their own; decodes as graphs of 8 rows on each.
+  // Two data-parallel ranks with batches of their own, and those beside them with none; decodes as
+  // graphs of 8 rows on each.
   void check_unlike_ranks(const SmallModel& small, const Mesh& mesh,
                           const std::vector<CheckedStep>& steps,
                           const ExecutedConversation& one_gpu, double bound) {
@@ -419,7 +421,6 @@ CheckCount check_execute() {
       {.tp = 2, .pp = 2},
       {.dp = 2, .tp = 2, .dp_rows = DpRows::kBalanced},
       {.dp = 2, .pp = 2, .dp_rows = DpRows::kBalanced},
-      {.dp = 4, .dp_rows = DpRows::kBalanced},
       {.tp = 2, .cp = 2},
       {.tp = 2, .cp = 2, .cp_weights = CpWeights::kReplicated},
       {.cp = 4},
