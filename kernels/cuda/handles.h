@@ -47,14 +47,22 @@ class Stream {
     ORRERY_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     stream_.reset(stream);
   }
+  // One whose blocks that wait for an SM come before those of other streams.
+  static Stream preferred() {
+    int least = 0;
+    int greatest = 0;
+    ORRERY_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    cudaStream_t stream = nullptr;
+    ORRERY_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
+    return Stream(stream, {.owns = true});
+  }
   // A view of another library's stream, which must outlive it.
-  static Stream borrow(cudaStream_t stream) { return Stream(stream); }
+  static Stream borrow(cudaStream_t stream) { return Stream(stream, {.owns = false}); }
   [[nodiscard]] cudaStream_t get() const { return stream_.get(); }
   void synchronize() const { ORRERY_CUDA(cudaStreamSynchronize(get())); }
 
  private:
-  explicit Stream(cudaStream_t borrowed)
-      : stream_(borrowed, detail::DestroyStream{.owns = false}) {}
+  Stream(cudaStream_t stream, detail::DestroyStream destroy) : stream_(stream, destroy) {}
 
   detail::Owner<cudaStream_t, detail::DestroyStream> stream_;
 };

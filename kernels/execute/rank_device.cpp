@@ -1,12 +1,14 @@
 #include "kernels/execute/rank_device.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 #include "kernels/attention/rope/reference.h"
 #include "kernels/cuda/device_copy.h"
 #include "kernels/execute/inject.h"
 #include "sim/memory/buffers.h"
+#include "sim/plan/streams.h"
 #include "sim/units/parse.h"
 
 namespace orrery {
@@ -198,13 +200,20 @@ std::int32_t* RankDevice::results(std::int64_t count) {
 
 RankDevice::Stream& RankDevice::stream_entry(int number) {
   std::unique_ptr<Stream>& entry = streams_[number];
-  if (!entry) entry = std::make_unique<Stream>();
+  if (!entry) {
+    entry = std::make_unique<Stream>(number == kCollectiveStream ? cuda::Stream::preferred()
+                                                                 : cuda::Stream());
+  }
   return *entry;
 }
 
 const cuda::Stream& RankDevice::stream(int number) { return stream_entry(number).stream; }
 
 BindResources& RankDevice::resources(int stream) { return stream_entry(stream).resources; }
+
+bool RankDevice::sends_anew(const CommGroup& group, CollectiveKind kind, double bytes) {
+  return sent_.emplace(&group, kind, std::ilogb(std::max(bytes, 1.0))).second;
+}
 
 std::size_t RankDevice::workspace_bytes() const {
   std::size_t bytes = 0;

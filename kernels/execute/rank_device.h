@@ -7,7 +7,10 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "kernels/binding/bind_context.h"
@@ -23,6 +26,8 @@
 #include "kernels/execute/weights.h"
 
 namespace orrery {
+
+struct CommGroup;  // kernels/execute/communicators.h
 
 class RankDevice {
  public:
@@ -64,6 +69,9 @@ class RankDevice {
   const cuda::Stream& stream(int number);
   BindResources& resources(int stream);
   [[nodiscard]] std::size_t workspace_bytes() const;
+  // Whether no collective of the kind and about this size, a power of two, was asked of the group
+  // before: NCCL chooses by size what it connects the ranks by.
+  bool sends_anew(const CommGroup& group, CollectiveKind kind, double bytes);
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] const KvPool& kv() const { return *kv_; }
@@ -96,6 +104,7 @@ class RankDevice {
     cuda::DeviceBuffer<float> scales;  // [copies, rows]; empty but for fp8
   };
   struct Stream {
+    explicit Stream(cuda::Stream made) : stream(std::move(made)) {}
     cuda::Stream stream;
     BindResources resources{/*overlap_weights=*/true};
     cuda::OrderEvent join;
@@ -116,6 +125,7 @@ class RankDevice {
   KvLayers layers_;  // of the executor's plan
   std::int64_t first_expert_;
   std::map<int, std::unique_ptr<Stream>> streams_;
+  std::set<std::tuple<const CommGroup*, CollectiveKind, int>> sent_;
   std::map<std::string, Weight> weights_;  // by name without the micro-batch
   std::unique_ptr<KvPool> kv_;
   std::shared_ptr<cuda::DeviceBuffer<std::byte>> arena_;

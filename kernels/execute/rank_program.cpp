@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/execute/row_moves.h"
+#include "sim/plan/sides.h"
 
 namespace orrery {
 namespace {
@@ -48,6 +49,18 @@ std::int64_t scale_bytes(const Tensor& tensor) {
   std::int64_t rows = 1;
   for (std::size_t i = 0; i + 1 < tensor.axes.size(); ++i) rows *= tensor.axes[i].size;
   return rows * static_cast<std::int64_t>(sizeof(float));
+}
+
+// Whether it is a collective that is worth SMs of their own: one of fewer bytes takes a few
+// microseconds, and what goes one way is copied.
+bool holds_sms(const Plan& plan, const Op& op) {
+  constexpr double kLeastBytes = 1 << 20;
+  const auto* const comm = std::get_if<CommOp>(&op.body);
+  if (comm == nullptr || comm->kind == CollectiveKind::kSendRecv || one_way(plan, op)) return false;
+  const auto moves_much = [&](const TensorView& view) {
+    return bytes_of(plan.tensors()[static_cast<std::size_t>(view.tensor)]).value() >= kLeastBytes;
+  };
+  return std::ranges::any_of(op.reads, moves_much) || std::ranges::any_of(op.writes, moves_much);
 }
 
 }  // namespace
@@ -203,7 +216,7 @@ std::vector<TaskMemory> task_memory(const Plan& plan, int rank, const std::vecto
   std::vector<std::int32_t> latest(plan.ops().size(), -1);  // task of the op's latest copy
   for (std::size_t task = 0; task < tasks.size(); ++task) {
     const Op& op = op_of(plan, tasks[task].op);
-    TaskMemory memory{.stream = op.stream};
+    TaskMemory memory{.stream = op.stream, .holds_sms = holds_sms(plan, op)};
     const auto add = [&](std::vector<MemoryRange>& ranges, TensorId id) {
       const auto i = static_cast<std::size_t>(id);
       const Tensor& tensor = plan.tensors()[i];

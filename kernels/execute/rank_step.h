@@ -180,12 +180,13 @@ class RankStep {
     return sides_ != nullptr && side_layout_.lands(id);
   }
   [[nodiscard]] Operand landing(TensorId id) const;
-  // connects: NCCL may have to connect ranks. It then allocates, which may wait for what the GPU
-  // has been given, in locks that threads of other ranks need to go on: an op of NCCL is called
-  // once the GPU has done all before it. Else a pipeline stage that waits for the one before it
-  // holds that up.
+  // connects: NCCL may have to connect ranks, as it does for what a group sends for the first time.
+  // It then allocates, which may wait for what the GPU has been given, in locks that threads of
+  // other ranks need to go on: such an op is called once the GPU has done all before it. Else a
+  // pipeline stage that waits for the one before it holds that up.
   void enqueue_tasks(bool connects);
   [[nodiscard]] bool is_nccl(const Task& task) const;  // of a task that is bound
+  [[nodiscard]] bool may_connect(const Task& task);
   void wait_for_streams();
   void enqueue_step(bool replays);
   // Rows that an op leaves untouched are not looked at: what it writes first is zeroed before.
@@ -237,6 +238,7 @@ class RankStep {
   std::int64_t table_bytes_ = 0;
   std::vector<int> streams_;                               // of the tasks, ascending, 0 among them
   std::vector<std::vector<std::int32_t>> waits_;           // by task: tasks
+  std::vector<bool> is_beside_collective_;                 // by task
   std::vector<std::unique_ptr<cuda::OrderEvent>> events_;  // by task; null where nobody waits
   std::vector<Launch> launches_;                           // by task; live as long as the graph
   std::vector<bool> is_own_all_reduce_;                    // by op

@@ -82,6 +82,16 @@ bool RankStep::is_nccl(const Task& task) const {
          !communicators_.is_between_peers(plan_, op);
 }
 
+bool RankStep::may_connect(const Task& task) {
+  if (!is_nccl(task)) return false;
+  const Op& op = plan_.ops()[static_cast<std::size_t>(task.op)];
+  double bytes = 0;
+  for (const TensorView& view : op.writes) {
+    bytes += bytes_of(plan_.tensors()[static_cast<std::size_t>(view.tensor)]).value();
+  }
+  return rank_.sends_anew(communicators_.group(plan_, op), std::get<CommOp>(op.body).kind, bytes);
+}
+
 void RankStep::wait_for_streams() {
   for (const int stream : streams_) {
     came_here_.record(rank_.stream(stream));
@@ -121,7 +131,7 @@ void RankStep::enqueue_tasks(bool connects) {
     }
     if (not_finite_) zero_writes(tasks_[current_], stream);
     if (!launches_[current_]) launches_[current_] = bind_task(tasks_[current_]);
-    if (connects && is_nccl(tasks_[current_])) wait_for_streams();
+    if (connects && may_connect(tasks_[current_])) wait_for_streams();
     launches_[current_](stream);
     if (recorded_[current_]) record(tasks_[current_], stream);
     if (!expert_counts_.empty()) copy_counts(tasks_[current_], stream);

@@ -58,11 +58,9 @@
 
 #include "sim/parallel/parallel.h"
 #include "sim/plan/plan.h"
+#include "sim/plan/streams.h"
 
 namespace orrery {
-
-// The stream of the collectives.
-inline constexpr int kCollectiveStream = 2;
 
 // Applied by expert_pass to plans that have_shuffling. Ops of ranks that compute different amounts
 // (mesh.expert_load) become one op for each amount, on the ranks that have it. With dp 1 nothing

@@ -232,6 +232,24 @@ TEST(IndexShufflingChoice, EveryTokenHasABlockThatHasRoomForIt) {
   }
 }
 
+// 24 SMs that are held, wherever they are, leave room for 5 of the 14 clusters of eight blocks.
+TEST(IndexShufflingChoice, BesideCollectivesItsBlocksFindRoomWhereverTheseHoldSms) {
+  constexpr int kHeld = 24;
+  constexpr int kMostClusters = 5;
+  for (const std::int64_t tokens : {1, 127, 1000, 4096, 16384}) {
+    const IndexShufflingShape shape{
+        .tokens = tokens, .experts_total = 128, .topk = 8, .experts = 128};
+    const IndexShufflingTile tile = choose_index_shuffling(shape, kClusters, kHeld);
+    EXPECT_LE(tile.cluster, 8) << tokens;
+    EXPECT_LE(tile.clusters, kMostClusters) << tokens;
+    EXPECT_GE(std::int64_t{tile.block_tokens} * tile.cluster * tile.clusters, tokens);
+  }
+  const IndexShufflingShape too_many{
+      .tokens = 100'000, .experts_total = 512, .topk = 8, .experts = 512};
+  EXPECT_EQ(choose_index_shuffling(too_many, kClusters, kHeld),
+            choose_index_shuffling(too_many, kClusters));
+}
+
 TEST(IndexShufflingChoice, RefusesMoreTokensThanThereIsRoomFor) {
   const IndexShufflingShape shape{
       .tokens = std::int64_t{1} << 26, .experts_total = 256, .topk = 8, .experts = 256};

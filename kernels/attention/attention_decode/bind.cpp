@@ -14,8 +14,8 @@ template <typename T>
 Launch attend(const BindContext& context, const bf16* q, const AttentionDecodeOutput& output,
               const AttentionDecodeShape& shape) {
   const KvPool& pool = require_cache(context);
-  const AttentionDecodeSplit split =
-      attention_decode_split(shape, sizeof(T), cuda::device_properties().multiProcessorCount);
+  const AttentionDecodeSplit split = attention_decode_split(
+      shape, sizeof(T), cuda::device_properties().multiProcessorCount - context.free_sms);
   // Counters lie ahead of partial results, and how many there are follows from the blocks: splits
   // of other blocks would find results where they expect zeros.
   std::byte* const workspace =

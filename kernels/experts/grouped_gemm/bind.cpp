@@ -5,16 +5,19 @@
 
 namespace orrery {
 
-const GroupedGemmPlan& kept_grouped_gemm_plan(BindResources& resources,
+const GroupedGemmPlan& kept_grouped_gemm_plan(const BindContext& context,
                                               const GroupedGemmShape& shape,
-                                              const GroupedGemmLoad& load, bool may_overlap) {
-  return resources.keep<GroupedGemmPlan>(std::tuple(shape, load, may_overlap), [&] {
+                                              const GroupedGemmLoad& load) {
+  BindResources& resources = context.resources;
+  const std::tuple key(shape, load, context.counts_are_there, context.free_sms);
+  return resources.keep<GroupedGemmPlan>(key, [&] {
     const bool overlaps = resources.overlaps_weights();
     return GroupedGemmPlan(
         shape, load,
         {.programmatic = overlaps,
-         .overlap = overlaps && may_overlap,
-         .workspace = resources.scratch("grouped_gemm", grouped_gemm_workspace_bytes())});
+         .overlap = overlaps && context.counts_are_there,
+         .workspace = resources.scratch("grouped_gemm", grouped_gemm_workspace_bytes()),
+         .free_sms = context.free_sms});
   });
 }
 
@@ -32,8 +35,7 @@ Launch bind_grouped_gemm(const BindContext& context) {
                                .k = dim(dims, "k"),
                                .groups = dim(dims, "groups")};
   const GroupedGemmPlan* const plan = &kept_grouped_gemm_plan(
-      context.resources, shape, {.rows = dim(dims, "rows"), .active = dim(dims, "active")},
-      context.counts_are_there);
+      context, shape, {.rows = dim(dims, "rows"), .active = dim(dims, "active")});
   const bool is_fp8 = dtype == DType::kFp8;
   const GroupedGemmOperands operands{.x = x.data,
                                      .w = w.data,

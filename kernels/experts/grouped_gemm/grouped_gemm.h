@@ -38,6 +38,10 @@ struct GroupedGemmOptions {
   // use, in place of one that the plan allocates itself: plans may share it whose launches are on
   // one stream. It must outlive the plan.
   std::byte* workspace = nullptr;
+  // SMs that it leaves to what runs beside it, such as collectives of another stream: its blocks
+  // share the others, where those of a whole GPU would come one after another on each SM that is
+  // held.
+  int free_sms = 0;
 };
 
 // What no plan exceeds.

@@ -62,11 +62,15 @@ void GroupedGemmPlan::launch(const cuda::Stream& stream,
     throw std::invalid_argument("grouped_gemm: fp8 needs the scales of x and w");
   }
   if (const auto* const tile = std::get_if<TiledChoice>(&choice_)) {
-    return grouped_gemm_tiled(stream, shape_, *tile, operands, options_.programmatic);
+    return grouped_gemm_tiled(
+        stream, shape_, *tile, operands,
+        {.programmatic = options_.programmatic, .free_sms = options_.free_sms});
   }
   grouped_gemm_streamed(stream, shape_, std::get<StreamedTile>(choice_), operands,
                         own_workspace_ ? own_workspace_->get() : options_.workspace,
-                        {.programmatic = options_.programmatic, .overlap = options_.overlap});
+                        {.programmatic = options_.programmatic,
+                         .overlap = options_.overlap,
+                         .free_sms = options_.free_sms});
 }
 
 }  // namespace orrery

@@ -14,6 +14,7 @@ namespace orrery {
 struct StreamedOptions {
   bool programmatic = false;  // as GroupedGemmOptions
   bool overlap = false;
+  int free_sms = 0;
 };
 
 // Of any tile, on the current device.

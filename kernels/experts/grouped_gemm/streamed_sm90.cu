@@ -238,8 +238,8 @@ template <typename T, int kRows, int kPanels>
 void launch(const cuda::Stream& stream, const GroupedGemmShape& shape, const StreamedTile& tile,
             const GroupedGemmOperands& operands, std::byte* workspace,
             const StreamedOptions& options) {
-  const int positions =
-      std::min(cuda::device_properties().multiProcessorCount * tile.blocks_per_sm, kMaxPositions);
+  const int sms = cuda::device_properties().multiProcessorCount - options.free_sms;
+  const int positions = std::min(sms * tile.blocks_per_sm, kMaxPositions);
   const auto shared_bytes =
       static_cast<std::size_t>(streamed_layout(tile, shape.groups).shared_bytes);
   cuda::launch(stream,

@@ -26,12 +26,12 @@ swap_ab::Maps make_maps(const GroupedGemmShape& shape, const GroupedGemmOperands
 
 template <typename C>
 void launch_swap_ab(const cuda::Stream& stream, const GroupedGemmShape& shape,
-                    const GroupedGemmOperands& operands, bool programmatic) {
+                    const GroupedGemmOperands& operands, const TiledOptions& options) {
   cuda::launch(stream,
-               {.grid = dim3(tiles::num_blocks<C>(shape, 16)),
+               {.grid = dim3(tiles::num_blocks<C>(shape, 16, options.free_sms)),
                 .block = dim3(C::kThreads),
                 .shared_bytes = sizeof(swap_ab::Shared<C>),
-                .programmatic = programmatic},
+                .programmatic = options.programmatic},
                swap_ab::swap_ab_kernel<C>, make_maps<C>(shape, operands),
                tiles::arguments_of<C>(shape, operands));
 }
@@ -43,9 +43,9 @@ using Tile = swap_ab::Config<T, kSwapAbChoice.rows, kSwapAbChoice.columns / 128,
 }  // namespace
 
 void grouped_gemm_swap_ab(const cuda::Stream& stream, const GroupedGemmShape& shape,
-                          const GroupedGemmOperands& operands, bool programmatic) {
+                          const GroupedGemmOperands& operands, const TiledOptions& options) {
   with_grouped_gemm_type(shape.dtype, [&]<typename T>() {
-    launch_swap_ab<Tile<T>>(stream, shape, operands, programmatic);
+    launch_swap_ab<Tile<T>>(stream, shape, operands, options);
   });
 }
 

@@ -39,16 +39,17 @@ Arguments arguments_of(const GroupedGemmShape& shape, const GroupedGemmOperands&
           .k_steps = static_cast<int>(ceil_div(shape.k, C::kK))};
 }
 
-// One block per SM, or fewer where there cannot be so many tiles, which have at least `least_rows`
-// rows but one of each group. Throws std::invalid_argument for more than 2^31 - 1.
+// One block per SM but `free_sms`, or fewer where there cannot be so many tiles, which have at
+// least `least_rows` rows but one of each group. Throws std::invalid_argument for more than 2^31
+// - 1.
 template <typename C>
-unsigned num_blocks(const GroupedGemmShape& shape, int least_rows) {
+unsigned num_blocks(const GroupedGemmShape& shape, int least_rows, int free_sms) {
   const std::int64_t tiles = std::min(shape.max_rows, shape.max_rows / least_rows + shape.groups) *
                              ceil_div(shape.n, C::kColumns);
   constexpr std::int64_t kMostTiles = 0x7FFFFFFF;
   if (tiles > kMostTiles) throw std::invalid_argument("grouped_gemm: too many tiles");
   return static_cast<unsigned>(
-      std::min<std::int64_t>(cuda::device_properties().multiProcessorCount, tiles));
+      std::min<std::int64_t>(cuda::device_properties().multiProcessorCount - free_sms, tiles));
 }
 
 }  // namespace orrery::tiles

@@ -8,15 +8,20 @@
 
 namespace orrery {
 
+struct TiledOptions {
+  bool programmatic = false;  // as GroupedGemmOptions
+  int free_sms = 0;
+};
+
 // One grouped gemm, semantics as GroupedGemmPlan::launch, tiled as `choice` says. No workspace,
 // deterministic. Throws std::invalid_argument for tiles that are not built, cuda::Error when the
 // launch fails.
 void grouped_gemm_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
                         const TiledChoice& choice, const GroupedGemmOperands& operands,
-                        bool programmatic);
+                        const TiledOptions& options);
 
 // The same with kSwapAbChoice.
 void grouped_gemm_swap_ab(const cuda::Stream& stream, const GroupedGemmShape& shape,
-                          const GroupedGemmOperands& operands, bool programmatic);
+                          const GroupedGemmOperands& operands, const TiledOptions& options);
 
 }  // namespace orrery

@@ -26,12 +26,12 @@ tiled::Maps make_maps(const GroupedGemmShape& shape, const GroupedGemmOperands& 
 
 template <typename C>
 void launch_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
-                  const GroupedGemmOperands& operands, bool programmatic) {
+                  const GroupedGemmOperands& operands, const TiledOptions& options) {
   cuda::launch(stream,
-               {.grid = dim3(tiles::num_blocks<C>(shape, C::kRows)),
+               {.grid = dim3(tiles::num_blocks<C>(shape, C::kRows, options.free_sms)),
                 .block = dim3(C::kThreads),
                 .shared_bytes = sizeof(tiled::Shared<C>),
-                .programmatic = programmatic},
+                .programmatic = options.programmatic},
                tiled::tiled_kernel<C>, make_maps<C>(shape, operands),
                tiles::arguments_of<C>(shape, operands));
 }
@@ -44,17 +44,16 @@ using Tile = tiled::Config<T, TiledChoice{}.rows, TiledChoice{}.columns, 4, 2>;
 
 void grouped_gemm_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
                         const TiledChoice& choice, const GroupedGemmOperands& operands,
-                        bool programmatic) {
+                        const TiledOptions& options) {
   if (choice == kSwapAbChoice) {
-    return grouped_gemm_swap_ab(stream, shape, operands, programmatic);
+    return grouped_gemm_swap_ab(stream, shape, operands, options);
   }
   if (choice != TiledChoice{}) {
     throw std::invalid_argument("grouped_gemm: no tiles of " + std::to_string(choice.rows) +
                                 " rows x " + std::to_string(choice.columns) + " columns are built");
   }
-  with_grouped_gemm_type(shape.dtype, [&]<typename T>() {
-    launch_tiled<Tile<T>>(stream, shape, operands, programmatic);
-  });
+  with_grouped_gemm_type(
+      shape.dtype, [&]<typename T>() { launch_tiled<Tile<T>>(stream, shape, operands, options); });
 }
 
 }  // namespace orrery

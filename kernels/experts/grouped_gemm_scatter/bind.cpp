@@ -31,9 +31,8 @@ Launch bind_grouped_gemm_scatter(const BindContext& context) {
                                      .w_scale = is_fp8 ? w.scales : nullptr,
                                      .scatter = target};
   const GroupedGemmPlan* const plan = &kept_grouped_gemm_plan(
-      context.resources, {.dtype = dtype, .max_rows = rows, .n = n, .k = k, .groups = groups},
-      {.rows = dim(context.op.dims, "rows"), .active = dim(context.op.dims, "active")},
-      context.counts_are_there);
+      context, {.dtype = dtype, .max_rows = rows, .n = n, .k = k, .groups = groups},
+      {.rows = dim(context.op.dims, "rows"), .active = dim(context.op.dims, "active")});
   return [plan, operands](const cuda::Stream& stream) { plan->launch(stream, operands); };
 }
 

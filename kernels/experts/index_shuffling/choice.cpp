@@ -65,6 +65,13 @@ IndexShufflingTile with_blocks(const IndexShufflingShape& shape, IndexShufflingT
   return tile;
 }
 
+// Clusters of eight blocks that run at once where others hold so many SMs. A cluster is in one GPC,
+// which has 16 to 18 SMs: one held takes the room of one of its two clusters, nine that of both.
+int clusters_beside(int most, int held_sms) {
+  constexpr int kOfBoth = 9;
+  return held_sms == 0 ? most : std::max(most / 2 - held_sms / kOfBoth, 1);
+}
+
 }  // namespace
 
 ExpertSlots expert_slots(std::span<const std::int32_t> expert_of_slot, std::int64_t num_experts) {
@@ -116,7 +123,7 @@ std::size_t index_shuffling_shared_bytes(const IndexShufflingShape& shape,
 }
 
 IndexShufflingTile choose_index_shuffling(const IndexShufflingShape& shape,
-                                          const std::array<int, 5>& most_clusters) {
+                                          const std::array<int, 5>& most_clusters, int free_sms) {
   const IndexShufflingTile lanes = with_lanes(shape, {});
   const std::int64_t warps = ceil_div(shape.tokens * lanes.lanes, kWarp);
   // Of one block; of a block of a cluster; of a cluster; of a block where there are several
@@ -126,15 +133,20 @@ IndexShufflingTile choose_index_shuffling(const IndexShufflingShape& shape,
   constexpr std::int64_t kMostClusterWarps = 512;
   constexpr std::int64_t kManyBlockWarps = 20;
   if (warps <= kOneBlock) return with_room(shape, with_blocks(shape, lanes, 1, 1));
-  if (warps <= kMostClusterWarps || most_clusters[kOfEight] < 2) {
-    const int most = most_clusters.back() > 0 ? kLargeCluster : kCluster;
+  const int most_of_eight = clusters_beside(most_clusters[kOfEight], free_sms);
+  if (warps <= kMostClusterWarps || most_of_eight < 2) {
+    const int most = most_clusters.back() > 0 && free_sms == 0 ? kLargeCluster : kCluster;
     const auto blocks = static_cast<int>(std::min<std::uint64_t>(
         std::bit_ceil(static_cast<std::uint64_t>(ceil_div(warps, kBlockWarps))), most));
     return with_room(shape, with_blocks(shape, lanes, blocks, 1));
   }
   const auto clusters = static_cast<int>(
-      std::min<std::int64_t>(ceil_div(warps, kCluster * kManyBlockWarps), most_clusters[kOfEight]));
-  return with_room(shape, with_blocks(shape, lanes, kCluster, clusters));
+      std::min<std::int64_t>(ceil_div(warps, kCluster * kManyBlockWarps), most_of_eight));
+  const IndexShufflingTile tile = with_blocks(shape, lanes, kCluster, clusters);
+  if (free_sms > 0 && index_shuffling_shared_bytes(shape, tile) > kMostSharedBytes) {
+    return choose_index_shuffling(shape, most_clusters);  // it has to wait
+  }
+  return with_room(shape, tile);
 }
 
 }  // namespace orrery

@@ -63,9 +63,12 @@ std::size_t index_shuffling_shared_bytes(const IndexShufflingShape& shape,
                                          const IndexShufflingTile& tile);
 
 // The tile of a shape on a GPU that runs so many clusters of 1, 2, 4, 8 and 16 blocks at once, an
-// SM for each block: a rule made from timings on an H200. Throws std::invalid_argument when there
-// are more tokens than the shared memory of these blocks has room for.
+// SM for each block: a rule made from timings on an H200. With `free_sms` it finds room on a GPU of
+// which others hold as many SMs, wherever they are: else blocks that wait for each other wait for
+// them to end. Throws std::invalid_argument when there are more tokens than the shared memory of
+// these blocks has room for.
 IndexShufflingTile choose_index_shuffling(const IndexShufflingShape& shape,
-                                          const std::array<int, 5>& most_clusters);
+                                          const std::array<int, 5>& most_clusters,
+                                          int free_sms = 0);
 
 }  // namespace orrery

@@ -54,7 +54,7 @@ struct IndexShufflingSlots {
 std::size_t index_shuffling_workspace_bytes();
 
 // The tile for the current device. Throws as choose_index_shuffling does.
-IndexShufflingTile index_shuffling_tile(const IndexShufflingShape& shape);
+IndexShufflingTile index_shuffling_tile(const IndexShufflingShape& shape, int free_sms = 0);
 
 // Deterministic. Throws std::invalid_argument for a shape out of range, cuda::Error when the launch
 // fails. T is float or bf16.

@@ -335,9 +335,9 @@ void require_tile(const IndexShufflingShape& shape, const IndexShufflingTile& ti
 
 std::size_t index_shuffling_workspace_bytes() { return sizeof(Workspace); }
 
-IndexShufflingTile index_shuffling_tile(const IndexShufflingShape& shape) {
+IndexShufflingTile index_shuffling_tile(const IndexShufflingShape& shape, int free_sms) {
   require_index_shuffling_shape(shape);
-  return choose_index_shuffling(shape, cuda::most_clusters());
+  return choose_index_shuffling(shape, cuda::most_clusters(), free_sms);
 }
 
 template <typename T>
