@@ -262,7 +262,7 @@ void RankStep::find_events() {
   }
   streams_.assign(streams.begin(), streams.end());
   waits_.resize(tasks_.size());
-  is_beside_collective_.resize(tasks_.size());
+  is_beside_collective_.resize(plan_.ops().size());
   events_.resize(tasks_.size());
   if (streams_.size() == 1) return;
   std::vector<TaskMemory> memory = task_memory(plan_, rank_.rank(), tasks_, buffers_, layers_);
@@ -274,7 +274,10 @@ void RankStep::find_events() {
     }
   }
   waits_ = event_waits(memory);
-  is_beside_collective_ = beside_held_sms(memory, waits_);
+  const std::vector<bool> beside = beside_held_sms(memory, waits_);
+  for (std::size_t i = 0; i < tasks_.size(); ++i) {
+    if (beside[i]) is_beside_collective_[static_cast<std::size_t>(tasks_[i].op)] = true;
+  }
   for (const auto& waits : waits_) {
     for (const std::int32_t before : waits) {
       auto& event = events_[static_cast<std::size_t>(before)];
@@ -590,7 +593,8 @@ Launch RankStep::bind_kernel(const Task& task, std::span<const Operand> reads,
        .first_expert = first_expert_of(plan_, op, rank_.first_expert()),
        .ranked_moe = communicators_.ranked_moe(plan_, op, rank_.rank()),
        .counts_are_there = counts_are_there_[current_],
-       .free_sms = is_beside_collective_[current_] ? kSmsOfCollectives : 0});
+       .free_sms =
+           is_beside_collective_[static_cast<std::size_t>(task.op)] ? kSmsOfCollectives : 0});
 }
 
 }  // namespace orrery
