@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "kernels/execute/draw_input.h"
+#include "kernels/execute/rank_program.h"
 #include "sim/megakernel/program.h"
 
 namespace orrery {
@@ -75,7 +77,12 @@ std::vector<StepCase> read_step_cases(const fs::path& directory,
   return cases;
 }
 
-StepLimits limits_of(std::span<const StepCase> cases, std::int32_t block_size) {
+int ranks_dealt_to(const Plan& plan, int dp, bool overlaps_halves) {
+  return num_micro_batches(plan) == 1 || overlaps_halves ? dp : 1;
+}
+
+StepLimits limits_of(std::span<const StepCase> cases, std::int32_t block_size, int dp,
+                     bool overlaps_halves) {
   StepLimits limits;
   for (const StepCase& one : cases) {
     const Batch& batch = one.step.batch;
@@ -83,7 +90,8 @@ StepLimits limits_of(std::span<const StepCase> cases, std::int32_t block_size) {
     limits.sequences =
         std::max({limits.sequences, num_sequences(batch), largest(one.plan, axis::kSeqs)});
     limits.context = std::max(limits.context, longest_context(batch));
-    limits.kv_blocks = std::max(limits.kv_blocks, kv_blocks(batch, block_size));
+    const int ranks = ranks_dealt_to(one.plan, dp, overlaps_halves);
+    limits.kv_blocks = std::max(limits.kv_blocks, blocks_of_fullest(batch, block_size, ranks));
   }
   return limits;
 }

@@ -32,8 +32,15 @@ struct StepLimits {
   std::int64_t rows = 0;  // those of its plan, which may be padded
   std::int64_t sequences = 0;
   std::int64_t context = 0;    // of one sequence after the step
-  std::int64_t kv_blocks = 0;  // of all sequences of the step
+  std::int64_t kv_blocks = 0;  // of the fullest of data-parallel ranks (draw_input.h)
 };
-StepLimits limits_of(std::span<const StepCase> cases, std::int32_t block_size);
+// Of `dp` data-parallel ranks, whose steps are dealt out in two halves where these overlap.
+StepLimits limits_of(std::span<const StepCase> cases, std::int32_t block_size, int dp = 1,
+                     bool overlaps_halves = false);
+
+// Data-parallel ranks with caches of their own that sequences are dealt out to in order: all of
+// `dp`, but where a pipeline's micro-batches are dealt out, of which each rank has several, one
+// that could hold all.
+int ranks_dealt_to(const Plan& plan, int dp, bool overlaps_halves);
 
 }  // namespace orrery

@@ -122,12 +122,13 @@ ExecutorSetup setup_of(const Deployment& deployment, std::span<const StepCase> c
                        const Options& options) {
   const auto block_size = static_cast<std::int32_t>(deployment.engine.block_size);
   const std::int32_t block_tokens = tokens_of_block(deployment);
-  const StepLimits limits = limits_of(cases, block_tokens);
+  const Mesh& mesh = deployment.mesh;
+  const StepLimits limits = limits_of(cases, block_tokens, mesh.dp, mesh.two_batch_overlap);
   const std::int64_t blocks = options.num_kv_blocks.value_or(deployment.num_kv_blocks);
   if (limits.kv_blocks > blocks) {
     throw std::invalid_argument("the largest step takes " + std::to_string(limits.kv_blocks) +
-                                " KV blocks of " + std::to_string(block_tokens) + "; there are " +
-                                std::to_string(blocks));
+                                " KV blocks of " + std::to_string(block_tokens) +
+                                " on a rank; there are " + std::to_string(blocks));
   }
   const RankGrid grid = rank_grid(deployment.mesh);
   const auto largest = std::ranges::max_element(
@@ -306,10 +307,12 @@ class StepRunner {
 
   [[nodiscard]] StepInput input_of(const StepCase& one) const {
     const std::int64_t vocab = model_config(deployment_.name, deployment_.config).vocab_size;
-    const StepInput input = draw_input(one.step.batch, vocab, num_kv_blocks_,
-                                       tokens_of_block(deployment_), deployment_.seed);
-    const bool is_halved = deployment_.mesh.two_batch_overlap && num_micro_batches(one.plan) > 1;
-    return is_halved ? in_halves(input, deployment_.mesh.dp) : input;
+    const Mesh& mesh = deployment_.mesh;
+    const StepInput input =
+        draw_input(one.step.batch, vocab, num_kv_blocks_, tokens_of_block(deployment_),
+                   deployment_.seed, ranks_dealt_to(one.plan, mesh.dp, mesh.two_batch_overlap));
+    const bool is_halved = mesh.two_batch_overlap && num_micro_batches(one.plan) > 1;
+    return is_halved ? in_halves(input, mesh.dp) : input;
   }
 
   [[nodiscard]] std::unique_ptr<PreparedStep> prepared(Executor& executor, const StepCase& one,

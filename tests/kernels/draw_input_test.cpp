@@ -7,6 +7,10 @@
 #include <stdexcept>
 #include <vector>
 
+#include "kernels/execute/rank_batches.h"
+#include "kernels/execute/step_tables.h"
+#include "sim/plan/halves.h"
+
 namespace orrery {
 namespace {
 
@@ -77,6 +81,39 @@ TEST(DrawnInput, AStepThatNeedsMoreBlocksThanThereAreIsRefused) {
   const Batch batch{.num_decodes = 4, .decode_context = 4 * 65};
   EXPECT_NO_THROW(draw_input(batch, 10, 8, 64, 1));  // two blocks each
   EXPECT_THROW(draw_input(batch, 10, 7, 64, 1), std::invalid_argument);
+}
+
+// Each rank has a cache of its own: blocks of its sequences differ, those of ranks may not.
+TEST(DrawnInput, BlocksAreGivenOutRankByRankAsSequencesAreDealtOut) {
+  constexpr int kRanks = 3;
+  const Batch batch{.prefill = {{.query = 130}, {.query = 64, .context = 64}, {.query = 1}},
+                    .num_decodes = 7,
+                    .decode_context = 7 * 129};
+  const std::int64_t most = blocks_of_fullest(batch, 64, kRanks);
+  EXPECT_EQ(most, 12);  // of three blocks for 130 tokens and of 3 decodes of three each
+  EXPECT_EQ(blocks_of_fullest(batch, 64, 1), kv_blocks(batch, 64));
+  const StepInput input = draw_input(batch, 100, most, 64, 1, kRanks);
+  EXPECT_THROW(draw_input(batch, 100, most - 1, 64, 1, kRanks), std::invalid_argument);
+  for (const StepInput& dealt : {input, in_halves(input, kRanks)}) {
+    const int ways = names_ranks(dealt) ? kNumHalves * kRanks : kRanks;
+    const std::vector<StepPart> parts = split_step(dealt, ways);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      std::set<std::vector<std::int32_t>> sequences;  // a prompt in two halves is one
+      for (int part = rank * ways / kRanks; part < (rank + 1) * ways / kRanks; ++part) {
+        const StepPart& own = parts[static_cast<std::size_t>(part)];
+        for (const SequenceTokens* one : own.prefill) sequences.insert(one->blocks);
+        for (const SequenceTokens* one : own.decodes) sequences.insert(one->blocks);
+      }
+      std::set<std::int32_t> given;
+      std::size_t total = 0;
+      for (const std::vector<std::int32_t>& blocks : sequences) {
+        given.insert(blocks.begin(), blocks.end());
+        total += blocks.size();
+      }
+      EXPECT_EQ(given.size(), total) << rank;
+      EXPECT_GT(total, 0U) << rank;
+    }
+  }
 }
 
 }  // namespace

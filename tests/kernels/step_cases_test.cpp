@@ -69,6 +69,7 @@ TEST_F(StepCases, LimitsCountPaddedRows) {
   EXPECT_EQ(limits.sequences, 3);
   EXPECT_EQ(limits.context, 200);
   EXPECT_EQ(limits.kv_blocks, 6);  // 3 sequences of 2 blocks, against one of 4
+  EXPECT_EQ(limits_of(read_step_cases(directory_), 64, 2).kv_blocks, 4);  // two of them on a rank
 }
 
 TEST_F(StepCases, WhatIsMissingOrMalformedIsNamed) {
