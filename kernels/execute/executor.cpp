@@ -266,6 +266,10 @@ std::map<int, RankMemory> Executor::memory() const {
 }
 
 const KvPool& Executor::kv(int rank) const { return state_->rank(rank).kv(); }
+void Executor::end_warm_up() {
+  for (const int rank : state_->team.ranks()) state_->rank(rank).end_warm_up();
+}
+
 int Executor::num_ranks() const { return state_->setup.grid.size(); }
 const std::vector<int>& Executor::ranks() const { return state_->team.ranks(); }
 

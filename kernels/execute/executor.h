@@ -189,6 +189,9 @@ class Executor {
   // before.
   [[nodiscard]] std::map<int, RankMemory> memory() const;
   [[nodiscard]] const KvPool& kv(int rank) const;
+  // Steps like those to come have run: from now on a new step waits for the GPU before those
+  // collectives of NCCL alone of whose kind and size none has run (RankStep).
+  void end_warm_up();
   [[nodiscard]] int num_ranks() const;                  // of the plan
   [[nodiscard]] const std::vector<int>& ranks() const;  // of this process
 

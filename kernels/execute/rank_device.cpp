@@ -212,7 +212,8 @@ const cuda::Stream& RankDevice::stream(int number) { return stream_entry(number)
 BindResources& RankDevice::resources(int stream) { return stream_entry(stream).resources; }
 
 bool RankDevice::sends_anew(const CommGroup& group, CollectiveKind kind, double bytes) {
-  return sent_.emplace(&group, kind, std::ilogb(std::max(bytes, 1.0))).second;
+  const bool is_new = sent_.emplace(&group, kind, std::ilogb(std::max(bytes, 1.0))).second;
+  return is_new || !is_warm_;
 }
 
 std::size_t RankDevice::workspace_bytes() const {

@@ -70,8 +70,9 @@ class RankDevice {
   BindResources& resources(int stream);
   [[nodiscard]] std::size_t workspace_bytes() const;
   // Whether no collective of the kind and about this size, a power of two, was asked of the group
-  // before: NCCL chooses by size what it connects the ranks by.
+  // before: NCCL chooses by size what it connects the ranks by. Of any until end_warm_up().
   bool sends_anew(const CommGroup& group, CollectiveKind kind, double bytes);
+  void end_warm_up() { is_warm_ = true; }
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] const KvPool& kv() const { return *kv_; }
@@ -126,6 +127,7 @@ class RankDevice {
   std::int64_t first_expert_;
   std::map<int, std::unique_ptr<Stream>> streams_;
   std::set<std::tuple<const CommGroup*, CollectiveKind, int>> sent_;
+  bool is_warm_ = false;
   std::map<std::string, Weight> weights_;  // by name without the micro-batch
   std::unique_ptr<KvPool> kv_;
   std::shared_ptr<cuda::DeviceBuffer<std::byte>> arena_;

@@ -183,7 +183,8 @@ class RankStep {
   // connects: NCCL may have to connect ranks, as it does for what a group sends for the first time.
   // It then allocates, which may wait for what the GPU has been given, in locks that threads of
   // other ranks need to go on: such an op is called once the GPU has done all before it. Else a
-  // pipeline stage that waits for the one before it holds that up.
+  // pipeline stage that waits for the one before it holds that up. While an executor warms up, each
+  // op of NCCL that a step runs for the first time is called so.
   void enqueue_tasks(bool connects);
   [[nodiscard]] bool is_nccl(const Task& task) const;  // of a task that is bound
   [[nodiscard]] bool may_connect(const Task& task);

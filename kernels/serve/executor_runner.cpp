@@ -269,6 +269,7 @@ std::vector<std::int32_t> ExecutorRunner::run(const StepInput& input, std::int64
 
 std::vector<std::int32_t> ExecutorRunner::run_step(const StepInput& input,
                                                    std::int64_t graph_rows) {
+  executor_.end_warm_up();  // graphs are captured
   const DealtInput dealt = dealt_input(setup_, input);
   if (graph_rows == 0) {
     const Clock::time_point begin = Clock::now();
