@@ -66,7 +66,8 @@ IndexShufflingTile with_blocks(const IndexShufflingShape& shape, IndexShufflingT
 }
 
 // Clusters of eight blocks that run at once where others hold so many SMs. A cluster is in one GPC,
-// which has 16 to 18 SMs: one held takes the room of one of its two clusters, nine that of both.
+// which has 16 or 18 SMs (H100 architecture whitepaper: two to a TPC, up to nine TPCs): one held
+// takes the room of one of its two clusters, nine that of both.
 int clusters_beside(int most, int held_sms) {
   constexpr int kOfBoth = 9;
   return held_sms == 0 ? most : std::max(most / 2 - held_sms / kOfBoth, 1);
