@@ -14,12 +14,12 @@ namespace {
 
 constexpr float kScale = 0.0721687836f;  // 1 / sqrt(128 + 64), of DeepSeek-V3
 
-// All sequences `context` long where that is a multiple of the block; else from 0 to twice that,
+// All sequences `context` long; varied, those of no whole number of blocks from 0 to twice that,
 // with this mean.
-std::vector<std::int32_t> lengths_of(std::int64_t batch, std::int64_t context) {
+std::vector<std::int32_t> lengths_of(std::int64_t batch, std::int64_t context, bool vary) {
   std::vector<std::int32_t> lengths(static_cast<std::size_t>(batch),
                                     static_cast<std::int32_t>(context));
-  if (context % kDefaultBlockSize == 0) return lengths;
+  if (!vary || context % kDefaultBlockSize == 0) return lengths;
   for (std::int64_t i = 0; i < batch / 2; ++i) {
     const auto less = static_cast<std::int32_t>(context - context * i / (batch / 2));
     lengths[static_cast<std::size_t>(2 * i)] -= less;
@@ -28,9 +28,9 @@ std::vector<std::int32_t> lengths_of(std::int64_t batch, std::int64_t context) {
   return lengths;
 }
 
-// Blocks of small caches are 16 to 128 tokens, so that checks meet all sizes.
-std::int32_t block_size_of(std::int64_t batch, std::int64_t context) {
-  if (context % kDefaultBlockSize == 0) return kDefaultBlockSize;
+// Varied, blocks are of 16 to 128 tokens.
+std::int32_t block_size_of(std::int64_t batch, std::int64_t context, bool vary) {
+  if (!vary || context % kDefaultBlockSize == 0) return kDefaultBlockSize;
   return std::int32_t{16} << (batch + context) % 4;
 }
 
@@ -43,8 +43,8 @@ class MlaDecodeCase final : public KernelCase {
               .heads = static_cast<std::int32_t>(dim(op.dims, "heads"))},
         seed_(options.seed),
         is_apart_(variant(op.dims, "apart") != 0),
-        lengths_(lengths_of(dim(op.dims, "batch"), dim(op.dims, "context"))),
-        block_size_(block_size_of(dim(op.dims, "batch"), dim(op.dims, "context"))),
+        lengths_(lengths_of(dim(op.dims, "batch"), dim(op.dims, "context"), options.vary)),
+        block_size_(block_size_of(dim(op.dims, "batch"), dim(op.dims, "context"), options.vary)),
         blocks_per_sequence_(
             std::max(1, (std::ranges::max(lengths_) + block_size_ - 1) / block_size_)),
         table_(shuffled_table()),
