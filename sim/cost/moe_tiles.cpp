@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/experts/fused_moe/buffers.h"
+#include "kernels/experts/grouped_gemm/tile_sizes.h"
 #include "sim/cost/nic_queue.h"
 #include "sim/cost/uniform_rows.h"
 
@@ -29,12 +30,6 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr std::array<std::string_view, 3> kOrders = {"behind", "by_layer", "longest_first"};
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-// The narrowest MMA for so many rows.
-std::int64_t width_for(std::int64_t rows) {
-  if (rows <= 16) return 16;
-  return rows <= 128 ? ceil_div(rows, 32) * 32 : ceil_div(rows, 16) * 16;
-}
 
 struct Expert {
   std::int64_t rows = 0;
@@ -153,8 +148,7 @@ class Layer {
     rows.insert(rows.begin(), static_cast<std::size_t>(shape_.shared), shape_.tokens);
     std::int64_t num_tiles = 0;
     for (const std::int64_t count : rows) {
-      const std::int64_t tiles = ceil_div(count, kFusedTileRows);
-      const std::int64_t width = tiles > 0 ? width_for(ceil_div(count, tiles)) : kFusedTileRows;
+      const std::int64_t width = tiles::even_tile_rows(static_cast<int>(count), kFusedTileRows);
       experts_.push_back({.rows = count,
                           .width = width,
                           .tiles = ceil_div(count, width),

@@ -83,7 +83,10 @@ StreamedTile with_most_stages(StreamedTile tile, std::int64_t groups) {
 std::string to_text(const GroupedGemmChoice& choice) {
   if (const auto* tiled = std::get_if<TiledChoice>(&choice)) {
     return "tiled, " + std::to_string(tiled->rows) + " rows x " + std::to_string(tiled->columns) +
-           " columns";
+           " columns" +
+           (tiled->block_rows == TiledChoice{}.block_rows
+                ? ""
+                : ", blocks of " + std::to_string(tiled->block_rows) + " rows");
   }
   const auto& tile = std::get<StreamedTile>(choice);
   return "streamed, " + std::to_string(tile.tokens) + " tokens x " + std::to_string(tile.rows) +

@@ -106,7 +106,9 @@ GroupedGemmChoice choice_of(const KernelOp& op, const GroupedGemmShape& shape) {
   };
   const GroupedGemmLoad load{.rows = dim(op.dims, "rows"), .active = dim(op.dims, "active")};
   if (const int columns = named("columns", 0); columns != 0) {
-    return TiledChoice{.rows = named("tile_rows", TiledChoice{}.rows), .columns = columns};
+    return TiledChoice{.rows = named("tile_rows", TiledChoice{}.rows),
+                       .columns = columns,
+                       .block_rows = named("block_rows", TiledChoice{}.block_rows)};
   }
   if (named("tokens", 0) == 0) return choose_grouped_gemm(shape, load);
   StreamedTile tile{.tokens = named("tokens", 8),
@@ -302,6 +304,19 @@ void add_range_ops(std::vector<KernelOp>& ops) {
   }
 }
 
+// Tiles of both kinds in each order: columns faster than rows, blocks of rows, rows faster.
+void add_orders(std::vector<KernelOp>& ops, const Sizes& sizes, std::int64_t spread) {
+  for (const TiledChoice& choice : {TiledChoice{}, kSwapAbChoice}) {
+    for (const std::int64_t block_rows : {std::int64_t{1}, std::int64_t{2048}, sizes.rows}) {
+      ops.push_back(op(DType::kBf16, sizes,
+                       {{"spread", spread},
+                        {"columns", choice.columns},
+                        {"tile_rows", choice.rows},
+                        {"block_rows", block_rows}}));
+    }
+  }
+}
+
 // Rows around each width of the MMA and past the widest, n and k around the tiles, counts of all
 // kinds; then every tile there is.
 std::vector<KernelOp> check_ops() {
@@ -338,6 +353,7 @@ std::vector<KernelOp> check_ops() {
       add({3000, 328, 272, 16, 16}, spread_swap_ab);
       add({5000, 520, 144, 40, 40}, spread_swap_ab);
     }
+    if (dtype == DType::kBf16) add_orders(ops, {5000, 520, 144, 3, 3}, kZipf);
     add({2, 16, 8192, 2, 2});  // more blocks than work items: each in many pieces
     add({56, 320, 2064, 28, 28}, {{"tokens", 8}, {"cuts", 8}});  // 132 items and 8 that are cut
     add({60, 520, 2064, 6, 6}, {{"spread", kShared}, {"tokens", 64}, {"cuts", 4}});
@@ -374,6 +390,11 @@ std::vector<KernelOp> bench_ops() {
     // The layer of fused_moe's bench.
     ops.push_back(op(dtype, {16384, 4096, 2048, 64, 64}));
     ops.push_back(op(dtype, {16384, 2048, 2048, 64, 64}));
+  }
+  // Orders of tiles (docs/kernels/moe.md): weights of a group that the L2 cache keeps, and not.
+  for (const Sizes& sizes : {Sizes{16384, 2048, 5120, 16, 16}, Sizes{32768, 28672, 4096, 8, 8},
+                             Sizes{16384, 5120, 8192, 2, 2}}) {
+    add_orders(ops, sizes, kChosen);
   }
   return ops;
 }

@@ -30,12 +30,15 @@
 #include "kernels/cuda/wgmma.cuh"
 #include "kernels/experts/grouped_gemm/results.cuh"
 #include "kernels/experts/grouped_gemm/tile_pipeline.cuh"
+#include "kernels/experts/grouped_gemm/tile_sizes.h"
+#include "kernels/experts/grouped_gemm/tiled_choice.h"
 #include "kernels/experts/grouped_gemm/types.h"
 
 namespace orrery::swap_ab {
 
 using tiles::Arguments;
 using tiles::release;
+using tiles::width_for;
 
 // A tile of one block; group < 0 ends the kernel.
 struct Task {
@@ -46,14 +49,9 @@ struct Task {
   int group;
 };
 
-// The narrowest MMA for so many rows: 16, 32, 64, 96, 128, 144, 160.
-__device__ inline int width_for(int rows) {
-  if (rows <= 16) return 16;
-  return rows <= 128 ? (rows + 31) / 32 * 32 : (rows + 15) / 16 * 16;
-}
-
 // What one instance of the kernel is compiled for.
-template <typename T_, int kRows_, int kBlocks_, int kStages_, int kBuffers_>
+template <typename T_, int kRows_, int kBlocks_, int kStages_, int kBuffers_,
+          int kBlockTiles_ = TiledChoice{}.block_rows / kRows_>
 struct Config {
   using T = T_;
   static constexpr int kRows = kRows_;            // of x in a tile, at most
@@ -69,13 +67,9 @@ struct Config {
   static_assert(kRows % 32 == 0 && kRows <= 160 && kBlocks <= 2);
 
   using Task = swap_ab::Task;
-  static constexpr int kHalfCost = 440;
-  static constexpr int kQuarterCost = 560;
-  // As few tiles as hold so many rows, of one width.
-  __device__ static int tile_rows(int rows) {
-    const int tiles = (rows + kRows - 1) / kRows;
-    return width_for((rows + tiles - 1) / max(tiles, 1));
-  }
+  static constexpr int kBlockTiles = kBlockTiles_;
+  static constexpr tiles::PartCosts kParts = tiles::kSwapAbParts;
+  __device__ static int tile_rows(int rows) { return tiles::even_tile_rows(rows, kRows); }
   __device__ static bool has_rows(const Task& task) { return task.rows > 0; }
   // Parts are of fewer rows.
   __device__ static Task task(const tiles::Place& place, int tile_rows, int part, int parts) {

@@ -27,7 +27,8 @@ CUtensorMap map_of(const void* data, std::int64_t rows, std::int64_t columns, in
 }
 
 template <typename C>
-Arguments arguments_of(const GroupedGemmShape& shape, const GroupedGemmOperands& operands) {
+Arguments arguments_of(const GroupedGemmShape& shape, const TiledChoice& choice,
+                       const GroupedGemmOperands& operands) {
   return {.counts = operands.counts,
           .x_scale = operands.x_scale,
           .w_scale = operands.w_scale,
@@ -36,7 +37,8 @@ Arguments arguments_of(const GroupedGemmShape& shape, const GroupedGemmOperands&
           .groups = static_cast<int>(shape.groups),
           .max_rows = static_cast<int>(shape.max_rows),
           .n = static_cast<int>(shape.n),
-          .k_steps = static_cast<int>(ceil_div(shape.k, C::kK))};
+          .k_steps = static_cast<int>(ceil_div(shape.k, C::kK)),
+          .block_tiles = std::max(choice.block_rows / C::kRows, 1)};
 }
 
 // One block per SM but `free_sms`, or fewer where there cannot be so many tiles, which have at

@@ -9,9 +9,10 @@
 //   kColumns        of y in a tile
 //   tile_rows(r)    of the tiles, all alike, that r rows of a group are divided among
 //   task(place, tile_rows, part, parts)   part `part` of `parts` of the tile there, as a Task
-//   kHalfCost, kQuarterCost               a tile in 2 or 4 parts, side by side, takes so many
-//   400ths
-//                   of half or a quarter of its time; 0 where it is not cut in so many
+//   kParts          what a tile in parts takes
+//   kBlockTiles     tiles of rows that go past all of a w before the next ones do: they and the
+//                   columns of w in use stay in the L2 cache; 0: as the arguments say, 12 %
+//                   slower where k is 1,024
 
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -20,6 +21,7 @@
 
 #include "kernels/cuda/dtypes.h"
 #include "kernels/experts/grouped_gemm/scatter.h"
+#include "kernels/experts/grouped_gemm/tile_sizes.h"
 
 namespace orrery::tiles {
 
@@ -33,6 +35,7 @@ struct Arguments {
   int max_rows = 0;
   int n = 0;
   int k_steps = 0;
+  int block_tiles = 0;  // where C::kBlockTiles is 0
 };
 
 // Where a tile begins.
@@ -60,9 +63,6 @@ template <typename C>
 class Schedule {
  public:
   using Task = typename C::Task;
-  // Tiles of rows that go past all of a w before the next ones do: they and the columns of w in use
-  // stay in the L2 cache.
-  static constexpr int kBlockTiles = 2048 / C::kRows;
 
   // Of so many blocks.
   __device__ Schedule(const Arguments& a, int blocks)
@@ -86,10 +86,11 @@ class Schedule {
         const int tile_rows = C::tile_rows(rows);
         const int row_tiles = (rows + tile_rows - 1) / tile_rows;
         const int first = __shfl_sync(0xFFFFFFFF, tiles_end_, lane) - row_tiles * column_tiles_;
-        const int row_block = (index - first) / (kBlockTiles * column_tiles_);
-        const int rest = (index - first) % (kBlockTiles * column_tiles_);
-        const int height = min(kBlockTiles, row_tiles - row_block * kBlockTiles);
-        const int row = (row_block * kBlockTiles + rest % height) * tile_rows;
+        const int block_tiles = C::kBlockTiles > 0 ? C::kBlockTiles : a_.block_tiles;
+        const int row_block = (index - first) / (block_tiles * column_tiles_);
+        const int rest = (index - first) % (block_tiles * column_tiles_);
+        const int height = min(block_tiles, row_tiles - row_block * block_tiles);
+        const int row = (row_block * block_tiles + rest % height) * tile_rows;
         task = C::task({.row = __shfl_sync(0xFFFFFFFF, rows_end_, lane) - rows + row,
                         .rows = rows - row,
                         .column = rest / height * C::kColumns,
@@ -108,8 +109,7 @@ class Schedule {
     const int tile_rows = C::tile_rows(rows);
     return (rows + tile_rows - 1) / tile_rows;
   }
-  // The tiles past the last multiple of `blocks` go in parts where that ends earlier. Narrower MMAs
-  // are slower, by a little for halves, by more for quarters.
+  // The tiles past the last multiple of `blocks` go in parts where that ends earlier.
   __device__ void cut_last_tiles(int blocks) {
     long long tiles = 0;  // too many where counts exceed max_rows: then none is found at the end
     for (int group = static_cast<int>(threadIdx.x % 32); group < a_.groups; group += 32) {
@@ -119,15 +119,7 @@ class Schedule {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) tiles += __shfl_xor_sync(0xFFFFFFFF, tiles, step);
     const int last = static_cast<int>(tiles % blocks);
-    const auto cost = [&](int parts, int percent) {
-      return (last * parts + blocks - 1) / blocks * percent / parts;
-    };
-    int least = cost(1, 400);
-    if (cost(2, C::kHalfCost) < least) {
-      least = cost(2, C::kHalfCost);
-      parts_ = 2;
-    }
-    if (C::kQuarterCost > 0 && cost(4, C::kQuarterCost) < least) parts_ = 4;
+    parts_ = tiles::cut_last_tiles(last, blocks, C::kParts).parts;
     if (parts_ > 1) whole_ = static_cast<int>(min(tiles - last, 0x7FFFFFFFLL));
   }
   __device__ void load() {

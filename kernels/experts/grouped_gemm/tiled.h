@@ -20,8 +20,9 @@ void grouped_gemm_tiled(const cuda::Stream& stream, const GroupedGemmShape& shap
                         const TiledChoice& choice, const GroupedGemmOperands& operands,
                         const TiledOptions& options);
 
-// The same with kSwapAbChoice.
+// The same with the tiles of kSwapAbChoice.
 void grouped_gemm_swap_ab(const cuda::Stream& stream, const GroupedGemmShape& shape,
-                          const GroupedGemmOperands& operands, const TiledOptions& options);
+                          const TiledChoice& choice, const GroupedGemmOperands& operands,
+                          const TiledOptions& options);
 
 }  // namespace orrery

@@ -9,6 +9,11 @@ namespace orrery {
 struct TiledChoice {
   int rows = 128;
   int columns = 256;
+  // Rows of a group that pass all of its w, tile by tile, before the rows behind them do; within
+  // them rows of x go faster than columns of y. `rows` or less: each row of tiles by itself,
+  // columns faster; at least as many as a group has: each column of tiles by itself. Other than
+  // this of bf16 alone, to compare orders.
+  int block_rows = 2048;
   auto operator<=>(const TiledChoice&) const = default;
 };
 

@@ -26,34 +26,49 @@ tiled::Maps make_maps(const GroupedGemmShape& shape, const GroupedGemmOperands& 
 
 template <typename C>
 void launch_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
-                  const GroupedGemmOperands& operands, const TiledOptions& options) {
+                  const TiledChoice& choice, const GroupedGemmOperands& operands,
+                  const TiledOptions& options) {
   cuda::launch(stream,
                {.grid = dim3(tiles::num_blocks<C>(shape, C::kRows, options.free_sms)),
                 .block = dim3(C::kThreads),
                 .shared_bytes = sizeof(tiled::Shared<C>),
                 .programmatic = options.programmatic},
                tiled::tiled_kernel<C>, make_maps<C>(shape, operands),
-               tiles::arguments_of<C>(shape, operands));
+               tiles::arguments_of<C>(shape, choice, operands));
+}
+
+// In whatever order.
+bool is_tile_of(const TiledChoice& choice, const TiledChoice& built) {
+  return choice.rows == built.rows && choice.columns == built.columns;
 }
 
 // Four stages fill the shared memory.
 template <typename T>
 using Tile = tiled::Config<T, TiledChoice{}.rows, TiledChoice{}.columns, 4, 2>;
+using TileInAnyOrder = tiled::Config<bf16, TiledChoice{}.rows, TiledChoice{}.columns, 4, 2, 0>;
 
 }  // namespace
 
 void grouped_gemm_tiled(const cuda::Stream& stream, const GroupedGemmShape& shape,
                         const TiledChoice& choice, const GroupedGemmOperands& operands,
                         const TiledOptions& options) {
-  if (choice == kSwapAbChoice) {
-    return grouped_gemm_swap_ab(stream, shape, operands, options);
+  if (choice.block_rows != TiledChoice{}.block_rows && shape.dtype != DType::kBf16) {
+    throw std::invalid_argument("grouped_gemm: tiles in blocks of " +
+                                std::to_string(choice.block_rows) + " rows are built for bf16");
   }
-  if (choice != TiledChoice{}) {
+  if (is_tile_of(choice, kSwapAbChoice)) {
+    return grouped_gemm_swap_ab(stream, shape, choice, operands, options);
+  }
+  if (!is_tile_of(choice, TiledChoice{})) {
     throw std::invalid_argument("grouped_gemm: no tiles of " + std::to_string(choice.rows) +
                                 " rows x " + std::to_string(choice.columns) + " columns are built");
   }
-  with_grouped_gemm_type(
-      shape.dtype, [&]<typename T>() { launch_tiled<Tile<T>>(stream, shape, operands, options); });
+  if (choice.block_rows != TiledChoice{}.block_rows) {
+    return launch_tiled<TileInAnyOrder>(stream, shape, choice, operands, options);
+  }
+  with_grouped_gemm_type(shape.dtype, [&]<typename T>() {
+    launch_tiled<Tile<T>>(stream, shape, choice, operands, options);
+  });
 }
 
 }  // namespace orrery

@@ -34,6 +34,8 @@
 #include "kernels/cuda/wgmma.cuh"
 #include "kernels/experts/grouped_gemm/results.cuh"
 #include "kernels/experts/grouped_gemm/tile_pipeline.cuh"
+#include "kernels/experts/grouped_gemm/tile_sizes.h"
+#include "kernels/experts/grouped_gemm/tiled_choice.h"
 #include "kernels/experts/grouped_gemm/types.h"
 
 namespace orrery::tiled {
@@ -51,7 +53,8 @@ struct Task {
 };
 
 // What one instance of the kernel is compiled for.
-template <typename T_, int kM_, int kN_, int kStages_, int kBuffers_>
+template <typename T_, int kM_, int kN_, int kStages_, int kBuffers_,
+          int kBlockTiles_ = TiledChoice{}.block_rows / kM_>
 struct Config {
   using T = T_;
   static constexpr int kM = kM_;              // rows of a tile: 64 for each of two warpgroups
@@ -68,8 +71,9 @@ struct Config {
   using Task = tiled::Task;
   static constexpr int kRows = kM;
   static constexpr int kColumns = kN;
-  static constexpr int kHalfCost = 420;
-  static constexpr int kQuarterCost = kMaxParts >= 4 ? 480 : 0;
+  static constexpr int kBlockTiles = kBlockTiles_;
+  static constexpr tiles::PartCosts kParts = {
+      .half = tiles::kTiledParts.half, .quarter = kMaxParts >= 4 ? tiles::kTiledParts.quarter : 0};
   __device__ static constexpr int tile_rows(int /*rows*/) { return kM; }
   __device__ static constexpr bool has_rows(const Task& /*task*/) { return true; }
   // Parts are of fewer columns.
