@@ -26,6 +26,17 @@ struct Work {
   Seconds links;  // that what it sends to other GPUs takes, which no GPU's memory or clock changes
 };
 
+// A call of our own kernel as the blocks of its launch divide it.
+struct LaunchWork {
+  // What the GPU computes and moves until the last block ends, over what needs to be.
+  double computed = 1;
+  double moved = 1;
+  // That blocks do something else: begin, change rows, merge results; none: Prior::floor.
+  std::optional<Seconds> beside;
+  // Computing and moving take (computing^p + moving^p)^(1/p): one after the other with 1.
+  double overlap = 1;
+};
+
 struct DimSpec {
   std::string_view name;
   std::string_view meaning;  // one phrase, with unit where there is one
@@ -86,12 +97,10 @@ struct Prior {
   double (*blocks)(DType dtype, const Dims& dims) = nullptr;
   // What is computed over what needs to be, where tiles have empty rows; null: 1.
   double (*padding)(DType dtype, const Dims& dims) = nullptr;
-  // Of our own kernel: what it computes in whole rounds of tiles over what needs to be, which its
-  // rows are interpolated by; null: 1.
-  double (*whole_rounds)(DType dtype, const Dims& dims) = nullptr;
-  // Makes a call of these sizes, in the order of the dims, the largest that computes as many tiles,
-  // which takes as long; null: no such call is known.
-  void (*fill_tiles)(std::span<std::int64_t> sizes) = nullptr;
+  // Of our own kernel, what its rows are interpolated by; null: the work alone.
+  LaunchWork (*launch)(DType dtype, const Dims& dims) = nullptr;
+  // It tells calls of different ways apart as their times do; else among rows of one way alone.
+  bool launch_holds_across_ways = false;
   // The kernel and dims whose rows answer a call where it has none of its own; null: none.
   KernelOp (*same_work)(const KernelOp& op) = nullptr;
   Composite composite = Composite::kNone;

@@ -159,21 +159,6 @@ void rows_by_group(const PricedCall& call, Estimate& estimate) {
   if (longer != 1) estimate.basis = std::max(estimate.basis, Basis::kInterpolated);
 }
 
-// A call takes what the largest one with as many tiles takes; rows say it of their own call. On an
-// H200 attention of 512 new tokens after 4,000, 32 heads, takes 62.5 us, and of 520, a tile of 128
-// more of each head than it has SMs for, 114.8.
-void whole_tiles(const PricedCall& call, Estimate& estimate) {
-  if (call.found == nullptr || call.found->basis == Basis::kMeasured) return;
-  if (call.source->provider->name() != kOwnProvider) return;
-  const KernelSpec& spec = call.table->spec();
-  if (spec.prior.fill_tiles == nullptr) return;
-  std::vector<std::int64_t> sizes = ordered_dims(spec, call.answered);
-  spec.prior.fill_tiles(sizes);
-  const std::optional<Prediction> found =
-      predict(*call.table, *call.source->device, call.device, call.answered.dtype, 0, sizes);
-  if (found) estimate.time = estimate.time * (found->time / call.found->time);
-}
-
 // 6 % of 64 groups and more: layers of experts by themselves over their rows of the same minutes,
 // Qwen3-30B-A3B at 1,400 tokens, DeepSeek-V2-Lite at 1,040 and 64 experts of 2,048 at 2,816 on one
 // H200, are 4 to 9 % longer. In executed steps the 8 experts of Mixtral-8x7B are -1 to 2 %, which
@@ -360,9 +345,6 @@ constexpr std::array kCorrections = {
                .source = "grouped_gemm.csv at other rows; 0.35 and 40 MB: "
                          "scenarios/validate/unseen as executed (docs/unseen.md)",
                .of_kernel = rows_by_group},
-    Correction{.name = "whole tiles",
-               .source = "rows at the largest call with as many tiles, where a spec says which",
-               .of_kernel = whole_tiles},
     Correction{.name = "many groups",
                .source = "6 % of 64 groups in tiles: layers by themselves over rows, docs/data.md",
                .of_kernel = many_groups},

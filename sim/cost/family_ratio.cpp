@@ -32,7 +32,12 @@ constexpr double kUnknownVariance = 1e-2;
 
 Interpolator::Interpolator(const KernelTable& table, FlopsPerSecond peak, BytesPerSecond bandwidth,
                            DType dtype)
-    : table_(table), prior_(table.spec().prior), dtype_(dtype), peak_(peak), bandwidth_(bandwidth) {
+    : table_(table),
+      prior_(table.spec().prior),
+      dtype_(dtype),
+      models_launches_(holds_across_ways()),
+      peak_(peak),
+      bandwidth_(bandwidth) {
   for (const DimSpec& dim : table.spec().dims) {
     scratch_.push_back(Dim{.name = std::string(dim.name), .size = 1, .axis = {}});
   }
@@ -47,11 +52,9 @@ Work Interpolator::work(std::span<const std::int64_t> dims) {
 
 // Of the call in scratch_.
 double Interpolator::model_time_of(const Work& work) const {
-  Work computed = work;
-  if (counts_rounds_ && prior_.whole_rounds != nullptr) {
-    computed.flops = work.flops * prior_.whole_rounds(dtype_, scratch_);
-  }
-  return work_model_time(prior_, computed, peak_, bandwidth_).value();
+  const bool is_launch = models_launches_ && prior_.launch != nullptr;
+  const LaunchWork launch = is_launch ? prior_.launch(dtype_, scratch_) : LaunchWork{};
+  return work_model_time(prior_, work, peak_, bandwidth_, launch).value();
 }
 
 double Interpolator::model_time(std::span<const std::int64_t> dims) {

@@ -31,10 +31,10 @@ class Interpolator {
   Interpolator(const KernelTable& table, FlopsPerSecond peak, BytesPerSecond bandwidth,
                DType dtype);
 
-  // Whether the work model counts tiles in whole rounds (Prior::whole_rounds): among rows of one
-  // way alone, since those of others have no such.
-  void count_rounds(bool counts) { counts_rounds_ = counts; }
-  [[nodiscard]] bool counts_rounds() const { return counts_rounds_; }
+  // Whether the work model is that of the kernel's launches (Prior::launch): among rows of one way,
+  // since those of others have no such, unless it holds across ways.
+  void model_launches(bool models) { models_launches_ = models || holds_across_ways(); }
+  [[nodiscard]] bool models_launches() const { return models_launches_; }
   // Work-model time of a call, in seconds.
   double model_time(std::span<const std::int64_t> dims);
   // What a call takes at least, by the rows of its distribution: at the FLOP/s of the one with the
@@ -67,6 +67,9 @@ class Interpolator {
     bool is_inside = true;
   };
 
+  [[nodiscard]] bool holds_across_ways() const {
+    return table_.is_own() && prior_.launch_holds_across_ways;
+  }
   Work work(std::span<const std::int64_t> dims);
   [[nodiscard]] double model_time_of(const Work& work) const;
   [[nodiscard]] double model_time_of_scratch() const;
@@ -112,7 +115,7 @@ class Interpolator {
   const KernelTable& table_;
   const Prior& prior_;
   DType dtype_;
-  bool counts_rounds_ = false;
+  bool models_launches_;
   FlopsPerSecond peak_;
   BytesPerSecond bandwidth_;
   Dims scratch_;

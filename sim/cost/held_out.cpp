@@ -106,9 +106,16 @@ void score_rows(const KernelRows& rows, const Device& device,
   }
 }
 
-void score_kernel(const Device& device, const std::filesystem::path& path, double share,
-                  HeldOutUnit unit, std::vector<HeldOutError>& results) {
-  const KernelRows rows = read_kernel_rows(path);
+// Rows of a table, as its provider takes them.
+KernelRows rows_of(const Provider& provider, const std::string& kernel,
+                   const std::filesystem::path& path) {
+  KernelRows rows = read_kernel_rows(path);
+  rows.is_own = provider.tables().table(kernel)->is_own();
+  return rows;
+}
+
+void score_kernel(const Device& device, const KernelRows& rows, double share, HeldOutUnit unit,
+                  std::vector<HeldOutError>& results) {
   const auto is_held_out = draw(rows, share, unit);
   const KernelTable known(rows, [&](std::int64_t row) { return !is_held_out(row); });
   const auto from_known = [&](std::int64_t row) {
@@ -165,7 +172,8 @@ std::vector<HeldOutError> held_out_errors(const Machine& machine, const Provider
   }
   std::vector<HeldOutError> results;
   for (const auto& [kernel, entry] : provider.tables().entries) {
-    score_kernel(machine.device(), entry->path, held_out_share, unit, results);
+    score_kernel(machine.device(), rows_of(provider, kernel, entry->path), held_out_share, unit,
+                 results);
   }
   if (collectives != nullptr && unit == HeldOutUnit::kRow) {
     score_collectives(collectives->tables(), held_out_share, results);
@@ -182,7 +190,7 @@ std::vector<HeldOutError> transfer_errors(const KernelSource& measured,
     if (table == nullptr) {
       continue;
     }
-    const KernelRows rows = read_kernel_rows(entry->path);
+    const KernelRows rows = rows_of(*measured.provider, kernel, entry->path);
     const auto from_stand_in = [&](std::int64_t row) -> std::optional<Prediction> {
       int distribution = 0;
       if (!rows.distributions.empty()) {

@@ -126,7 +126,7 @@ Seconds Predictor::on_device(double time) {
       peak * efficiency_gain(device_, peak, measured_on_, peak_of(measured_on_, rows_dtype_));
   const auto model_at = [&](BytesPerSecond bandwidth) {
     Interpolator model(table_, reached, bandwidth, dtype_);
-    model.count_rounds(interpolator_.counts_rounds());
+    model.model_launches(interpolator_.models_launches());
     return model.model_time(dims_);
   };
   const double there = interpolator_.model_time(dims_);
@@ -153,8 +153,9 @@ void Predictor::widen_window() {
 }
 
 // Prefill over cached context between rows of shorter and of longer ones, none included, each of
-// which hold the call's queries between theirs, where these take longer than the work model: a few
-// queries over many keys leave units idle, which the square problem of equal work does not. Empty
+// which hold the call's queries between theirs, where these take longer than the work model (a few
+// queries over many keys leave units idle, which the square problem of equal work does not) or
+// launches are modelled. Empty
 // where its own context holds it, or there are no such on both sides.
 std::optional<Ratio> Predictor::between_contexts() {
   const int context = dim_index("context");
@@ -186,16 +187,17 @@ std::optional<Ratio> Predictor::between_contexts() {
   const double share =
       (keys(dims_[context]) - keys(below->context)) / (keys(above->context) - keys(below->context));
   const Ratio ratio{std::lerp(below->ratio.log, above->ratio.log, share)};
-  return ratio.log > 0 ? std::optional(ratio) : std::nullopt;
+  const bool knows_idle_units = interpolator_.models_launches();
+  return ratio.log > 0 || knows_idle_units ? std::optional(ratio) : std::nullopt;
 }
 
-// Prefill over cached context where the table has none: the same family without context, at the
-// query length q' of equal work, q'^2 / 2 = q context + q^2 / 2. Whole attention blocks keep their
-// q, since most of their work is in the projections.
+// Prefill over cached context where the table has none, and launches are not modelled: the same
+// family without context, at the query length q' of equal work, q'^2 / 2 = q context + q^2 / 2.
+// Whole attention blocks keep their q, since most of their work is in the projections.
 bool Predictor::move_to_empty_context() {
   const int context = dim_index("context");
   const int query = dim_index("query");
-  if (context < 0 || query < 0 || dims_[context] == 0 ||
+  if (context < 0 || query < 0 || dims_[context] == 0 || interpolator_.models_launches() ||
       table_.family(rows_dtype_, distribution_, family_dims_) != nullptr) {
     return false;
   }
@@ -236,10 +238,10 @@ std::optional<Ratio> Predictor::own_way(bool is_equivalent) {
   }
   const FamilyGrid* grid = table_.family(rows_dtype_, distribution_, family_dims_, way);
   if (grid != nullptr) {
-    interpolator_.count_rounds(true);
+    interpolator_.model_launches(true);
     const Ratio ratio = interpolator_.ratio_at(*grid, point_);
     if (ratio.is_inside) return ratio;
-    interpolator_.count_rounds(false);
+    interpolator_.model_launches(false);
   }
   return own_way_of_other_heads(way);
 }

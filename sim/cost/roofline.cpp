@@ -1,6 +1,7 @@
 #include "sim/cost/roofline.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -53,9 +54,14 @@ double efficiency_gain(const Device& device, FlopsPerSecond peak, const Device& 
 }
 
 Seconds work_model_time(const Prior& prior, const Work& work, FlopsPerSecond peak,
-                        BytesPerSecond hbm_bandwidth) {
-  return work.flops / (peak * prior.flops) + moved(work) / (hbm_bandwidth * prior.hbm) +
-         work.links + prior.floor;
+                        BytesPerSecond hbm_bandwidth, const LaunchWork& launch) {
+  const Seconds computing = work.flops / (peak * prior.flops) * launch.computed;
+  const Seconds moving = moved(work) / (hbm_bandwidth * prior.hbm) * launch.moved;
+  const Seconds beside = work.links + launch.beside.value_or(prior.floor);
+  if (launch.overlap == 1) return computing + moving + beside;
+  const double p = launch.overlap;
+  const double sum = std::pow(computing.value(), p) + std::pow(moving.value(), p);
+  return Seconds(std::pow(sum, 1 / p)) + beside;
 }
 
 }  // namespace orrery

@@ -30,8 +30,9 @@ double efficiency_gain(const Device& device, FlopsPerSecond peak, const Device& 
 // Work-model time, `peak` being the peak of the kernel's arithmetic:
 //   flops / (prior.flops * peak) + bytes / (prior.hbm * hbm) + work.links + prior.floor.
 // A sum and not a maximum: real kernels overlap both poorly near the ridge, and held-out errors are
-// lower with it (docs/data.md).
+// lower with it (docs/data.md). Of our own kernels' launches, whose blocks are known, as these
+// compute, move and overlap (LaunchWork).
 Seconds work_model_time(const Prior& prior, const Work& work, FlopsPerSecond peak,
-                        BytesPerSecond hbm_bandwidth);
+                        BytesPerSecond hbm_bandwidth, const LaunchWork& launch = {});
 
 }  // namespace orrery

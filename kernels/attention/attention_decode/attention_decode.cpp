@@ -1,9 +1,10 @@
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <stdexcept>
 #include <string>
 
-#include "kernels/attention/attention_decode/split.h"
+#include "kernels/attention/attention_decode/launch_work.h"
 #include "kernels/kernel_spec.h"
 #include "kernels/work.h"
 
@@ -32,19 +33,34 @@ std::int32_t clamped(std::int64_t size) {
       std::min<std::int64_t>(size, std::numeric_limits<std::int32_t>::max()));
 }
 
+AttentionDecodeShape shape_of(std::span<const std::int64_t> sizes) {
+  return {.seqs = clamped(sizes[0]),
+          .heads = clamped(sizes[2]),
+          .kv_heads = clamped(sizes[3]),
+          .head_dim = clamped(sizes[4]),
+          .max_context = clamped(sizes[1]),
+          .window = clamped(sizes[5])};
+}
+
 // 1: no block ends one row and goes on with another. Of others the time depends on how many do so.
 int way(DType dtype, std::span<const std::int64_t> sizes) {
-  const AttentionDecodeShape shape{.seqs = clamped(sizes[0]),
-                                   .heads = clamped(sizes[2]),
-                                   .kv_heads = clamped(sizes[3]),
-                                   .head_dim = clamped(sizes[4]),
-                                   .max_context = clamped(sizes[1]),
-                                   .window = clamped(sizes[5])};
   try {
     const auto bytes = static_cast<std::int32_t>(bytes_per_element(dtype));
-    return is_even_split(shape, bytes, kNumSms) ? 1 : 0;
+    return is_even_split(shape_of(sizes), bytes, kNumSms) ? 1 : 0;
   } catch (const std::invalid_argument&) {
     return 0;  // it does not take the call
+  }
+}
+
+LaunchWork launch(DType dtype, const Dims& dims) {
+  const std::array sizes = {dim(dims, "batch"),    dim(dims, "context"),  dim(dims, "heads"),
+                            dim(dims, "kv_heads"), dim(dims, "head_dim"), dim(dims, "window")};
+  try {
+    return attention_decode_launch(shape_of(sizes),
+                                   static_cast<std::int32_t>(bytes_per_element(dtype)),
+                                   work(dtype, dims).flops);
+  } catch (const std::invalid_argument&) {
+    return {};  // it does not take the call
   }
 }
 
@@ -90,7 +106,9 @@ KernelSpec attention_decode_spec() {
                 .spread = 0.03,
                 .grid = {.axes = {"batch", "context", "heads"},
                          .tied = "kv_heads",
-                         .is_by_way = true}},
+                         .is_by_way = true},
+                .launch = launch,
+                .launch_holds_across_ways = true},
       .executed = {DType::kBf16, DType::kFp8},
       .refusal = refusal};
 }

@@ -1,3 +1,4 @@
+#include "kernels/attention/attention_prefill/launch_work.h"
 #include "kernels/kernel_spec.h"
 #include "kernels/work.h"
 
@@ -30,10 +31,19 @@ int rounds(DType /*dtype*/, const Dims& dims) {
   return prefill_rounds(dims, tile_rows(dim(dims, "head_dim")));
 }
 
-void fill_tiles(std::span<std::int64_t> sizes) {
-  std::int64_t& query = sizes[1];
-  const std::int64_t rows = tile_rows(sizes[5]);
-  query = (query + rows - 1) / rows * rows;
+// Fitted to the 1,422 rows of attention_prefill.csv of an H200 of less than 3 ms (graphs, cold):
+// off by 2.8 % in the median and 10 % at the 95th percentile.
+LaunchWork launch(DType dtype, const Dims& dims) {
+  const PrefillShape shape{.batch = dim(dims, "batch"),
+                           .query = dim(dims, "query"),
+                           .context = dim(dims, "context"),
+                           .heads = dim(dims, "heads"),
+                           .window = dim(dims, "window"),
+                           .tile_rows = tile_rows(dim(dims, "head_dim"))};
+  return prefill_launch(
+      shape,
+      {.step = us(1.54), .end_steps = 0.75, .begin = us(4.4), .second = us(4.1), .rate = 3.05e12},
+      work(dtype, dims).flops);
 }
 
 }  // namespace
@@ -74,7 +84,9 @@ KernelSpec attention_prefill_spec() {
                 .floor = us(8),
                 .spread = 0.06,
                 .grid = {.axes = {"batch", "query", "heads"}, .tied = "kv_heads"},
-                .fill_tiles = fill_tiles},
+                .launch = launch,
+                .launch_holds_across_ways = true},
+
       .executed = {DType::kBf16}};
 }
 

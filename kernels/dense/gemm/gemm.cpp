@@ -30,8 +30,8 @@ double blocks(DType dtype, const Dims& dims) {
   return static_cast<double>(streaming_blocks(shape_of(dtype, dims)));
 }
 
-double whole_rounds(DType dtype, const Dims& dims) {
-  return computed_in_rounds(shape_of(dtype, dims));
+LaunchWork launch(DType dtype, const Dims& dims) {
+  return {.computed = computed_in_rounds(shape_of(dtype, dims))};
 }
 
 }  // namespace
@@ -66,7 +66,7 @@ KernelSpec gemm_spec() {
                          .is_by_way = true,
                          .is_flat_for_long_calls = true},
                 .blocks = blocks,
-                .whole_rounds = whole_rounds},
+                .launch = launch},
       .executed = {DType::kBf16, DType::kFp8}};
 }
 

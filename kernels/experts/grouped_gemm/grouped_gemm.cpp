@@ -1,4 +1,4 @@
-#include "kernels/experts/grouped_gemm/choice.h"
+#include "kernels/experts/grouped_gemm/launch_work.h"
 #include "kernels/kernel_spec.h"
 #include "kernels/work.h"
 
@@ -21,6 +21,15 @@ Work work(DType dtype, const Dims& dims) {
 // 1: weights are streamed past the rows, 2: in tiles.
 int way(DType /*dtype*/, std::span<const std::int64_t> sizes) {
   return is_streamed({.rows = sizes[0], .active = sizes[4]}) ? 1 : 2;
+}
+
+LaunchWork launch(DType dtype, const Dims& dims) {
+  return grouped_gemm_launch({.dtype = dtype,
+                              .max_rows = dim(dims, "rows"),
+                              .n = dim(dims, "n"),
+                              .k = dim(dims, "k"),
+                              .groups = dim(dims, "groups")},
+                             {.rows = dim(dims, "rows"), .active = dim(dims, "active")});
 }
 
 double padding(DType /*dtype*/, const Dims& dims) {
@@ -57,7 +66,9 @@ KernelSpec grouped_gemm_spec() {
                 .floor = us(3),
                 .spread = 0.08,
                 .grid = {.axes = {"rows", "active"}, .is_scattered = true},
-                .padding = padding},
+                .padding = padding,
+                .launch = launch,
+                .launch_holds_across_ways = true},
       .executed = {DType::kBf16, DType::kFp16, DType::kFp8}};
 }
 

@@ -1,0 +1,18 @@
+#pragma once
+
+// What a grouped gemm takes as the blocks of its launch divide it. No CUDA.
+
+#include "kernels/experts/grouped_gemm/choice.h"
+#include "kernels/kernel_spec.h"
+
+namespace orrery {
+
+// On an H200, with the rows of groups spread as by chance. LaunchWork{} without a row.
+LaunchWork grouped_gemm_launch(const GroupedGemmShape& shape, const GroupedGemmLoad& load);
+
+// What the SMs compute until the last tile is done over what the rows need: a wave of one tile on
+// each SM after another, the last cut in parts. Throws std::bad_variant_access for a load whose
+// weights are streamed.
+double computed_in_waves(const GroupedGemmShape& shape, const GroupedGemmLoad& load);
+
+}  // namespace orrery
