@@ -15,9 +15,9 @@
 
 #include "kernels/binding/kv_pool.h"
 #include "kernels/binding/step_input.h"
+#include "kernels/comm/processes/process_group.h"
 #include "kernels/execute/fault.h"
 #include "kernels/execute/kv_hook.h"
-#include "kernels/execute/process_group.h"
 #include "kernels/execute/step_trace.h"
 #include "kernels/megakernel/record.h"
 #include "sim/megakernel/program.h"

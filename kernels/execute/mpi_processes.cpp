@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "kernels/execute/process_group.h"
+#include "kernels/comm/processes/process_group.h"
 
 namespace orrery {
 namespace {

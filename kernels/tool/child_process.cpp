@@ -46,11 +46,15 @@ Started start(const ChildRun& run) {
   for (const int descriptor : {STDOUT_FILENO, STDERR_FILENO}) {
     check(posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], descriptor), "adddup2");
   }
+  if (run.socket >= 0) {
+    check(posix_spawn_file_actions_adddup2(&actions, run.socket, kChildSocket), "adddup2");
+  }
   Started started{.output = pipe_ends[0]};
   const int code = posix_spawn(&started.process, "/proc/self/exe", &actions, nullptr,
                                pointers(arguments).data(), pointers(variables).data());
   static_cast<void>(posix_spawn_file_actions_destroy(&actions));
   static_cast<void>(close(pipe_ends[1]));
+  if (run.socket >= 0) static_cast<void>(close(run.socket));
   check(code, "posix_spawn");
   return started;
 }

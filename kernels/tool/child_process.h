@@ -17,7 +17,11 @@ struct ChildRun {
   std::string mark;
   std::function<void(int process)> on_mark = [](int) {};
   Seconds limit{60};  // then it is killed
+  // Becomes kChildSocket of the child, and is closed here; -1: none.
+  int socket = -1;
 };
+
+inline constexpr int kChildSocket = 3;
 
 struct ChildResult {
   int exit_code = 0;  // negative: the signal that killed it

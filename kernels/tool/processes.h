@@ -3,7 +3,7 @@
 // The processes that run a command together: this one alone in orrery-gpu, those that mpirun
 // started in orrery-gpu-mpi.
 
-#include "kernels/execute/process_group.h"
+#include "kernels/comm/processes/process_group.h"
 
 namespace orrery::tool {
 

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "kernels/execute/process_group.h"
+#include "kernels/comm/processes/process_group.h"
 
 namespace orrery::tool {
 

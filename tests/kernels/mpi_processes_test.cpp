@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/execute/process_group.h"
+#include "kernels/comm/processes/process_group.h"
 
 namespace orrery {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-// The processes that execute a plan together, one GPU each, as mpirun starts them. No CUDA.
+// Processes that work together, one GPU each, as mpirun or another process starts them. No CUDA.
 
 #include <cstddef>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "kernels/execute/process_group.h"
+#include "kernels/comm/processes/process_group.h"
 
 #include <algorithm>
 #include <cstdlib>
