@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "kernels/comm/processes/process_memory.h"
 #include "kernels/experts/fused_moe/call.h"
 #include "sim/plan/sides.h"
 
@@ -153,20 +154,38 @@ void Communicators::open_moe(const Plan& plan, const Op& op) {
                                 std::to_string(key.shape.ranks) + " ranks of " +
                                 std::to_string(num_ranks) + ", expected on each a part of its own");
   }
-  if (setup_.processes.size > 1) {
-    throw std::invalid_argument("op \"" + op.name +
-                                "\": one kernel over ranks of several processes, expected one "
-                                "process with all GPUs");
+  const ProcessGroup& processes = setup_.processes;
+  if (processes.size > 1) {
+    try {
+      moe_.emplace(key, open_moe_of_processes(key));
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(
+          "op \"" + op.name +
+          "\": one kernel over ranks that write into each other's memory: " + error.what());
+    }
+    return;
   }
   const std::vector<int> devices = devices_of(key.ranks);
   if (num_ranks > 1) moe_teams_.push_back(std::make_unique<cuda::DeviceTeam>(devices));
-  moe_.emplace(key, FusedMoePlan(key.shape, devices));
+  moe_.emplace(key, std::make_unique<FusedMoePlan>(key.shape, devices));
+}
+
+// All processes see all layers, in the same order. Null in those of other ranks, which take part in
+// the exchange alone.
+std::unique_ptr<FusedMoePlan> Communicators::open_moe_of_processes(const MoeKey& key) const {
+  const ProcessGroup& processes = setup_.processes;
+  if (std::ranges::find(key.ranks, processes.rank) == key.ranks.end()) {
+    if (key.ranks.size() > 1) ProcessMemory(processes, key.ranks, 0);
+    return nullptr;
+  }
+  const cuda::DeviceGuard guard(setup_.devices[static_cast<std::size_t>(processes.rank)]);
+  return std::make_unique<FusedMoePlan>(key.shape, processes, key.ranks);
 }
 
 RankedMoe Communicators::ranked_moe(const Plan& plan, const Op& op, int rank) const {
   if (!is_ranked_moe(op)) return {};
   const MoeKey key = moe_key_of(plan, op);
-  return {.plan = &moe_.at(key),
+  return {.plan = moe_.at(key).get(),
           .place = static_cast<int>(std::ranges::find(key.ranks, rank) - key.ranks.begin())};
 }
 

@@ -46,7 +46,7 @@ class Communicators {
   explicit Communicators(const ExecutorSetup& setup);
   // What the communication ops of `plan` need and is not there yet. Call while nothing runs. Throws
   // cuda::NcclError, cuda::Error, std::runtime_error without NCCL, std::invalid_argument for GPUs
-  // without peer access.
+  // without peer access and, for layers that are one kernel, for processes of several hosts.
   void open(const Plan& plan);
   [[nodiscard]] bool has_opened(const Plan& plan) const;
   // Whether ranks of a communication op write into each other's memory.
@@ -84,6 +84,7 @@ class Communicators {
   };
   [[nodiscard]] MoeKey moe_key_of(const Plan& plan, const Op& op) const;
   void open_moe(const Plan& plan, const Op& op);
+  [[nodiscard]] std::unique_ptr<FusedMoePlan> open_moe_of_processes(const MoeKey& key) const;
   CommGroup& open_group(const Key& key, bool has_communicators);
   [[nodiscard]] bool holds_sides(const Plan& plan) const;
   void open_sides(const Plan& plan);
@@ -99,7 +100,7 @@ class Communicators {
   bool are_peers_;    // all GPUs, without only_nccl_
   std::mutex mutex_;  // of what other threads than the executor's ask
   std::map<Key, CommGroup> groups_;
-  std::map<MoeKey, FusedMoePlan> moe_;
+  std::map<MoeKey, std::unique_ptr<FusedMoePlan>> moe_;       // null: of other processes' ranks
   std::vector<std::unique_ptr<cuda::DeviceTeam>> moe_teams_;  // whose ranks reach each other
   std::unique_ptr<cuda::DeviceTeam> team_;                    // of all ranks, with sides_ alone
   std::vector<std::unique_ptr<SideWorkspace>> sides_;  // the last is the largest; steps keep theirs

@@ -62,8 +62,8 @@ struct ExecutorSetup {
   // Of steps that are one kernel: who gets which rows.
   megakernel::Schedule megakernel_schedule = megakernel::CompileOptions{}.schedule;
   // Several processes, each with the rank of its number, all of which make the same calls:
-  // collectives by NCCL. Results are the same on all; logits, traces and memory are of the ranks
-  // here.
+  // collectives by NCCL, layers of experts that are one kernel on one host alone. Results are the
+  // same on all; logits, traces and memory are of the ranks here.
   ProcessGroup processes;
 };
 

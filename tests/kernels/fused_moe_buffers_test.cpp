@@ -68,6 +68,44 @@ TEST(FusedMoeBuffers, HaveRoomForSharedExperts) {
   EXPECT_EQ(memory.results.value(), 2 * 400 * 256);
 }
 
+// As processes map it, in multiples of 1,024 bytes: 200 of them rows, no scales, 100 of results,
+// 544 bytes of two times two times 17 starts, and four counters of 18 tiles and one of 132 blocks.
+TEST(FusedMoeArea, HoldsEachBufferBehindTheOneBefore) {
+  const FusedMoeShape shape{
+      .tokens = 100, .hidden = 256, .ffn = 128, .experts = 16, .topk = 2, .ranks = 2};
+  const FusedMoeArea area = fused_moe_area(fused_moe_buffers(shape, 132));
+  EXPECT_EQ(area.row_scales, 200U * 1024);
+  EXPECT_EQ(area.results, 200U * 1024);
+  EXPECT_EQ(area.starts, 300U * 1024);
+  EXPECT_EQ(area.counters, 301U * 1024);
+  EXPECT_EQ(area.bytes, 301U * 1024 + 4 * (4 * 18 + 132));
+}
+
+// 1,344 bytes of rows, 252 of scales, 2,688 of results, 80 of starts.
+TEST(FusedMoeArea, HasScalesOfFp8InAPlaceOfTheirOwn) {
+  const FusedMoeShape shape{
+      .tokens = 7, .hidden = 64, .ffn = 32, .experts = 4, .topk = 3, .is_fp8 = true};
+  const FusedMoeArea area = fused_moe_area(fused_moe_buffers(shape, 1));
+  EXPECT_EQ(area.row_scales, 2U * 1024);
+  EXPECT_EQ(area.results, 3U * 1024);
+  EXPECT_EQ(area.starts, 6U * 1024);
+  EXPECT_EQ(area.counters, 7U * 1024);
+  EXPECT_EQ(area.bytes, 7U * 1024 + 4 * (4 * 4 + 1));
+}
+
+// A rank writes where the other's buffers are by its own count of SMs.
+TEST(FusedMoeArea, BeginsAllBuffersAtTheSamePlacesWhateverTheGpu) {
+  const FusedMoeShape shape{
+      .tokens = 100, .hidden = 264, .ffn = 128, .experts = 400, .topk = 2, .ranks = 2};
+  const FusedMoeArea small = fused_moe_area(fused_moe_buffers(shape, 78));
+  const FusedMoeArea large = fused_moe_area(fused_moe_buffers(shape, 132));
+  EXPECT_EQ(small.row_scales, large.row_scales);
+  EXPECT_EQ(small.results, large.results);
+  EXPECT_EQ(small.starts, large.starts);
+  EXPECT_EQ(small.counters, large.counters);
+  EXPECT_LT(small.bytes, large.bytes);
+}
+
 // An expert takes no more of a rank than its capacity: ceil(0.5 * 100 * 2 / 16) = 7 rows.
 TEST(FusedMoeBuffers, OfCapacitiesAreSmaller) {
   FusedMoeShape shape{

@@ -50,6 +50,23 @@ FusedMoeBuffers fused_moe_buffers(const FusedMoeShape& shape, int num_sms) {
   return buffers;
 }
 
+FusedMoeArea fused_moe_area(const FusedMoeBuffers& buffers) {
+  constexpr std::size_t kAlignment = 1024;  // of what bulk copies read and write, at least
+  FusedMoeArea area;
+  std::size_t end = buffers.rows * buffers.element;
+  const auto place = [&](std::size_t bytes) {
+    const std::size_t begin = (end + kAlignment - 1) / kAlignment * kAlignment;
+    end = begin + bytes;
+    return begin;
+  };
+  area.row_scales = place(4 * buffers.row_scales);
+  area.results = place(2 * buffers.results);
+  area.starts = place(8 * buffers.starts);
+  area.counters = place(4 * buffers.counters);
+  area.bytes = end;
+  return area;
+}
+
 FusedMoeMemory memory_of(const FusedMoeBuffers& buffers) {
   const auto bytes = [](std::size_t elements, std::size_t each) {
     return Bytes(static_cast<double>(elements * each));

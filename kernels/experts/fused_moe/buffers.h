@@ -65,6 +65,17 @@ LogitParts logit_parts(const FusedMoeShape& shape, std::int64_t tokens, int num_
 // On a GPU of num_sms SMs, of a shape that require_fused_moe_shape takes. None without tokens.
 FusedMoeBuffers fused_moe_buffers(const FusedMoeShape& shape, int num_sms);
 
+// Where in one piece of memory lies what other ranks write, for processes that map each other's
+// pieces: bytes from its beginning, where `rows` lie. Alike for all ranks of a layer.
+struct FusedMoeArea {
+  std::size_t row_scales = 0;
+  std::size_t results = 0;
+  std::size_t starts = 0;
+  std::size_t counters = 0;
+  std::size_t bytes = 0;  // of all
+};
+FusedMoeArea fused_moe_area(const FusedMoeBuffers& buffers);
+
 // Bytes asked for; the driver rounds each buffer up.
 struct FusedMoeMemory {
   Bytes rows;      // of x, from all ranks

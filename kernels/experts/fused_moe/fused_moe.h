@@ -33,12 +33,15 @@
 #include <span>
 #include <vector>
 
+#include "kernels/comm/processes/process_group.h"
 #include "kernels/cuda/dtypes.h"
 #include "kernels/cuda/handles.h"
 #include "kernels/experts/fused_moe/shape.h"
 #include "kernels/experts/routing_scores/choice.h"
 
 namespace orrery {
+
+class ProcessMemory;  // kernels/comm/processes/process_memory.h
 
 // Device pointers of a rank, row-major and contiguous, 16-byte aligned. `tokens` are its own.
 struct FusedMoeOperands {
@@ -70,6 +73,12 @@ class FusedMoePlan {
   // Of a rank on each of shape.ranks devices, which reach each other's memory (cuda::DeviceTeam).
   // Ranks that share a GPU have as many of its SMs each: for checks, where there are not enough.
   FusedMoePlan(const FusedMoeShape& shape, std::span<const int> devices);
+  // Of this process's rank on the current device, one of `ranks`, whose others are processes of
+  // their own on this host; alone it is as the first. All processes make the call, those of other
+  // ranks a ProcessMemory of no bytes. `rank` of the calls below is the place among `ranks`. Throws
+  // as ProcessMemory does, too.
+  FusedMoePlan(const FusedMoeShape& shape, const ProcessGroup& processes,
+               std::span<const int> ranks);
   ~FusedMoePlan();
   FusedMoePlan(FusedMoePlan&&) noexcept;
   FusedMoePlan& operator=(FusedMoePlan&&) noexcept;
@@ -85,14 +94,21 @@ class FusedMoePlan {
   // numbers from then on.
   void require_finished(const cuda::Stream& stream, int rank = 0) const;
 
+  // Gives back what processes share; nothing else may be called after it. All of them make the
+  // call, once all launches have ended. Without it that memory stays until the process ends.
+  void close(const ProcessGroup& processes);
+
   [[nodiscard]] const FusedMoeShape& shape() const { return shape_; }
   // Of a rank.
   [[nodiscard]] std::size_t workspace_bytes() const;
 
  private:
   struct Workspace;
+  [[nodiscard]] const Workspace& workspace(int rank) const;
+
   FusedMoeShape shape_;
-  std::vector<std::unique_ptr<Workspace>> workspaces_;  // of ranks
+  std::unique_ptr<ProcessMemory> areas_;                // null: all ranks are of this process
+  std::vector<std::unique_ptr<Workspace>> workspaces_;  // of ranks; null for other processes'
 };
 
 }  // namespace orrery

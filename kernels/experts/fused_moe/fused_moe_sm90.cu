@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/comm/processes/process_memory.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/experts/fused_moe/fused_moe.h"
@@ -90,46 +91,102 @@ using fused_moe::Config;
 
 static_assert(sizeof(bf16) == 2, "as memory_of counts it");
 
-// What a rank has of its own, and its part of what ranks write into each other's memory.
+namespace {
+
+// A rank's part of what ranks write into each other's memory, each with what else is of its kind.
+struct SharedBuffers {
+  unsigned char* rows = nullptr;
+  float* row_scales = nullptr;  // of rows; of h; the largest values of h. Null where there are none
+  bf16* results = nullptr;      // the same
+  unsigned long long* starts = nullptr;
+  std::uint32_t* counters = nullptr;
+
+  // In one piece of memory.
+  SharedBuffers(std::byte* memory, const FusedMoeBuffers& buffers) {
+    const FusedMoeArea area = fused_moe_area(buffers);
+    rows = reinterpret_cast<unsigned char*>(memory);
+    if (buffers.row_scales > 0) row_scales = reinterpret_cast<float*>(memory + area.row_scales);
+    if (buffers.results > 0) results = reinterpret_cast<bf16*>(memory + area.results);
+    starts = reinterpret_cast<unsigned long long*>(memory + area.starts);
+    counters = reinterpret_cast<std::uint32_t*>(memory + area.counters);
+  }
+  SharedBuffers() = default;
+
+  [[nodiscard]] bf16* result_rows() const {
+    return results != nullptr ? results : reinterpret_cast<bf16*>(rows);
+  }
+  [[nodiscard]] fused_moe::Area area(std::int64_t most_tiles) const {
+    return {.rows = rows,
+            .row_scales = row_scales,
+            .results = result_rows(),
+            .arrived = counters,
+            .second_done = counters + 2 * most_tiles,
+            .starts = starts};
+  }
+};
+
+// The same as allocations of their own, of ranks of one process.
+struct OwnedBuffers {
+  explicit OwnedBuffers(const FusedMoeBuffers& buffers)
+      : rows(buffers.rows * buffers.element),
+        results(buffers.results),
+        row_scales(buffers.row_scales),
+        starts(buffers.starts),
+        counters(buffers.counters) {
+    ORRERY_CUDA(cudaMemset(row_scales.get(), 0, row_scales.size() * sizeof(float)));
+    ORRERY_CUDA(cudaMemset(starts.get(), 0, starts.size() * sizeof(unsigned long long)));
+    ORRERY_CUDA(cudaMemset(counters.get(), 0, counters.size() * sizeof(std::uint32_t)));
+  }
+  [[nodiscard]] SharedBuffers shared() const {
+    SharedBuffers shared;
+    shared.rows = rows.get();
+    shared.row_scales = row_scales.get();
+    shared.results = results.get();
+    shared.starts = starts.get();
+    shared.counters = counters.get();
+    return shared;
+  }
+
+  cuda::DeviceBuffer<unsigned char> rows;
+  cuda::DeviceBuffer<bf16> results;
+  cuda::DeviceBuffer<float> row_scales;
+  cuda::DeviceBuffer<unsigned long long> starts;
+  cuda::DeviceBuffer<std::uint32_t> counters;
+};
+
+}  // namespace
+
+// What a rank works in. What ranks share lies in `shared_memory`, and is allocated where that is
+// null: all ranks are of this process then.
 struct FusedMoePlan::Workspace {
-  Workspace(const FusedMoeBuffers& buffers, int blocks, bool has_gpu)
-      : blocks(blocks),
+  Workspace(const FusedMoeBuffers& buffers, int blocks, bool has_gpu,
+            std::byte* shared_memory = nullptr)
+      : buffers(buffers),
+        blocks(blocks),
         has_gpu(has_gpu),
         most_rows(buffers.row_scales / 3),
         most_tiles(buffers.most_tiles),
         bytes(static_cast<std::size_t>(memory_of(buffers).total().value())),
-        rows(buffers.rows * buffers.element),
-        results(buffers.results),
         h(buffers.h),
         h_fp8(buffers.h_fp8),
-        row_scales(buffers.row_scales),
         row_token(buffers.row_token),
         row_tile(buffers.row_tile),
         token_rows(buffers.token_rows),
         token_weights(buffers.token_weights),
         counts(buffers.counts),
-        starts(buffers.starts),
         logits(buffers.logits),
         row_starts(buffers.row_starts),
-        counters(buffers.counters),
         control(buffers.controls) {
-    ORRERY_CUDA(cudaMemset(row_scales.get(), 0, row_scales.size() * sizeof(float)));
+    if (shared_memory == nullptr) {
+      shared = owned.emplace(buffers).shared();
+    } else {
+      shared = SharedBuffers(shared_memory, buffers);
+    }
     ORRERY_CUDA(cudaMemset(row_tile.get(), 0, row_tile.size() * sizeof(unsigned long long)));
     ORRERY_CUDA(cudaMemset(counts.get(), 0, counts.size() * sizeof(unsigned long long)));
-    ORRERY_CUDA(cudaMemset(starts.get(), 0, starts.size() * sizeof(unsigned long long)));
-    ORRERY_CUDA(cudaMemset(counters.get(), 0, counters.size() * sizeof(std::uint32_t)));
     ORRERY_CUDA(cudaMemset(control.get(), 0, sizeof(fused_moe::Control)));
     ORRERY_CUDA(cudaDeviceSynchronize());
   }
-  [[nodiscard]] fused_moe::Area area() const {
-    return {.rows = rows.get(),
-            .row_scales = row_scales.get(),
-            .results = result_rows(),
-            .arrived = counters.get(),
-            .second_done = counters.get() + 2 * most_tiles,
-            .starts = starts.get()};
-  }
-
   void add_to(fused_moe::Arguments& a) const {
     a.row_token = row_token.get();
     a.row_tile = row_tile.get();
@@ -137,49 +194,44 @@ struct FusedMoePlan::Workspace {
     a.token_weights = token_weights.get();
     a.counts = counts.get();
     a.logits = logits.get();
-    a.logits_made = counters.get() + 4 * most_tiles;
+    a.logits_made = shared.counters + 4 * most_tiles;
     a.row_starts = row_starts.get();
-    a.first_done = counters.get() + most_tiles;
-    a.quantized = counters.get() + 3 * most_tiles;
+    a.first_done = shared.counters + most_tiles;
+    a.quantized = shared.counters + 3 * most_tiles;
     a.h = h.get();
     a.h_fp8 = h_fp8.get();
     a.h_peaks = h_peaks();
     a.h_scales = h_scales();
     a.control = control.get();
-    a.layers[0].x_scale = row_scales.get();
+    a.layers[0].x_scale = shared.row_scales;
     a.layers[0].y = h.get();
     a.layers[1].x_scale = h_scales();
-    a.layers[1].y = result_rows();
+    a.layers[1].y = shared.result_rows();
     a.most_tiles = static_cast<int>(most_tiles);
   }
-  [[nodiscard]] bf16* result_rows() const {
-    return results.size() > 0 ? results.get() : reinterpret_cast<bf16*>(rows.get());
-  }
-  [[nodiscard]] float* h_scales() const { return row_scales.get() + most_rows; }
+  [[nodiscard]] float* h_scales() const { return shared.row_scales + most_rows; }
   // Bits of floats, 0 from the start.
   [[nodiscard]] std::uint32_t* h_peaks() const {
-    return reinterpret_cast<std::uint32_t*>(row_scales.get() + 2 * most_rows);
+    return reinterpret_cast<std::uint32_t*>(shared.row_scales + 2 * most_rows);
   }
 
+  FusedMoeBuffers buffers;
   int blocks;
   bool has_gpu;           // to itself: all blocks run at once, or the launch fails
   std::size_t most_rows;  // that have scales
   std::int64_t most_tiles;
   std::size_t bytes;
-  cuda::DeviceBuffer<unsigned char> rows;
-  cuda::DeviceBuffer<bf16> results;
+  std::optional<OwnedBuffers> owned;  // what `shared` is of, where it is of this process
+  SharedBuffers shared;
   cuda::DeviceBuffer<bf16> h;
   cuda::DeviceBuffer<fp8> h_fp8;
-  cuda::DeviceBuffer<float> row_scales;  // of rows; of h; the largest values of h
   cuda::DeviceBuffer<std::int32_t> row_token;
   cuda::DeviceBuffer<unsigned long long> row_tile;
   cuda::DeviceBuffer<std::int32_t> token_rows;
   cuda::DeviceBuffer<float> token_weights;
   cuda::DeviceBuffer<unsigned long long> counts;
-  cuda::DeviceBuffer<unsigned long long> starts;
   cuda::DeviceBuffer<float> logits;
   cuda::DeviceBuffer<std::int32_t> row_starts;
-  cuda::DeviceBuffer<std::uint32_t> counters;
   cuda::DeviceBuffer<fused_moe::Control> control;
 };
 
@@ -278,12 +330,50 @@ FusedMoePlan::FusedMoePlan(const FusedMoeShape& shape, std::span<const int> devi
   }
 }
 
+FusedMoePlan::FusedMoePlan(const FusedMoeShape& shape, const ProcessGroup& processes,
+                           std::span<const int> ranks)
+    : shape_(shape) {
+  require_fused_moe_shape(shape);
+  const auto place = std::ranges::find(ranks, processes.rank) - ranks.begin();
+  if (std::ssize(ranks) != shape.ranks || place == std::ssize(ranks)) {
+    throw std::invalid_argument("fused_moe: rank " + std::to_string(processes.rank) + " of " +
+                                std::to_string(ranks.size()) + " processes, expected one of " +
+                                std::to_string(shape.ranks));
+  }
+  if (shape.tokens == 0) return;
+  const int blocks = cuda::device_properties().multiProcessorCount;
+  const FusedMoeBuffers buffers = fused_moe_buffers(shape, blocks);
+  require_room(shape, blocks, buffers.most_tiles);
+  workspaces_.resize(ranks.size());
+  std::byte* own = nullptr;
+  if (shape.ranks > 1) {
+    areas_ = std::make_unique<ProcessMemory>(processes, ranks, fused_moe_area(buffers).bytes);
+    own = areas_->part(static_cast<int>(place));
+  }
+  workspaces_[static_cast<std::size_t>(place)] =
+      std::make_unique<Workspace>(buffers, blocks, /*has_gpu=*/true, own);
+}
+
+const FusedMoePlan::Workspace& FusedMoePlan::workspace(int rank) const {
+  const std::unique_ptr<Workspace>& found = workspaces_.at(static_cast<std::size_t>(rank));
+  if (found != nullptr) return *found;
+  throw std::invalid_argument("fused_moe: rank " + std::to_string(rank) + " is another process's");
+}
+
+void FusedMoePlan::close(const ProcessGroup& processes) {
+  if (areas_ != nullptr) areas_->close(processes);
+  areas_.reset();
+  workspaces_.clear();
+}
+
 FusedMoePlan::~FusedMoePlan() = default;
 FusedMoePlan::FusedMoePlan(FusedMoePlan&&) noexcept = default;
 FusedMoePlan& FusedMoePlan::operator=(FusedMoePlan&&) noexcept = default;
 
 std::size_t FusedMoePlan::workspace_bytes() const {
-  return workspaces_.empty() ? 0 : workspaces_.front()->bytes;
+  const auto found =
+      std::ranges::find_if(workspaces_, [](const auto& one) { return one != nullptr; });
+  return found == workspaces_.end() ? 0 : (*found)->bytes;
 }
 
 namespace {
@@ -363,11 +453,15 @@ void FusedMoePlan::launch(const cuda::Stream& stream, const FusedMoeOperands& op
   }
   if (shape_.tokens == 0 || (tokens == 0 && shape_.ranks == 1)) return;
   require_operands(shape_, operands);
-  const Workspace& of = *workspaces_.at(static_cast<std::size_t>(rank));
+  const Workspace& of = workspace(rank);
   fused_moe::Arguments arguments = arguments_of(shape_, operands, tokens, of.blocks);
   of.add_to(arguments);
   arguments.rank = rank;
-  for (std::size_t i = 0; i < workspaces_.size(); ++i) arguments.areas[i] = workspaces_[i]->area();
+  for (int i = 0; i < static_cast<int>(workspaces_.size()); ++i) {
+    const SharedBuffers shared =
+        areas_ != nullptr ? SharedBuffers(areas_->part(i), of.buffers) : workspace(i).shared;
+    arguments.areas[i] = shared.area(of.most_tiles);
+  }
   const cuda::LaunchShape launch_shape{.grid = dim3(static_cast<unsigned>(of.blocks)),
                                        .block = dim3(fused_moe::kThreads),
                                        .shared_bytes = fused_moe::kSharedBytes,
@@ -384,9 +478,8 @@ void FusedMoePlan::launch(const cuda::Stream& stream, const FusedMoeOperands& op
 void FusedMoePlan::require_finished(const cuda::Stream& stream, int rank) const {
   if (workspaces_.empty()) return;
   fused_moe::Control control{};
-  ORRERY_CUDA(cudaMemcpyAsync(&control,
-                              workspaces_.at(static_cast<std::size_t>(rank))->control.get(),
-                              sizeof(control), cudaMemcpyDeviceToHost, stream.get()));
+  ORRERY_CUDA(cudaMemcpyAsync(&control, workspace(rank).control.get(), sizeof(control),
+                              cudaMemcpyDeviceToHost, stream.get()));
   stream.synchronize();
   if (control.stuck == 0) return;
   throw std::runtime_error(
