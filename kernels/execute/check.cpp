@@ -84,7 +84,12 @@ ExecutedConversation run_conversation(const CheckedDeployment& deployment,
     return plans;
   };
   std::vector<int> devices(static_cast<std::size_t>(deployment.grid.size()));
-  std::iota(devices.begin(), devices.end(), 0);
+  if (const ProcessGroup& processes = options.processes; processes.size > 1) {
+    std::ranges::fill(devices, kElsewhere);
+    devices.at(static_cast<std::size_t>(processes.rank)) = processes.rank_on_host;
+  } else {
+    std::iota(devices.begin(), devices.end(), 0);
+  }
   StepPlans first = plans_of(steps.front());
   std::int64_t max_tokens = options.decode_rows;
   for (const SequenceTokens& chunk : steps.front().input.prefill) {
@@ -103,7 +108,8 @@ ExecutedConversation run_conversation(const CheckedDeployment& deployment,
                      .max_sequences = std::max(kConversationSequences, options.decode_rows),
                      .max_model_len = kConversationBlocksPerSequence * kConversationBlockSize,
                      .only_nccl = options.only_nccl,
-                     .recorded_kernels = recorded});
+                     .recorded_kernels = recorded,
+                     .processes = options.processes});
   ExecutedConversation result;
   const auto is_kept = [&](const CheckedStep& step) {
     return step.is_decode && options.decode_mode != LaunchMode::kEager;

@@ -28,6 +28,7 @@ struct ConversationOptions {
   bool prepares_first = false;              // all eager steps, before any of them runs
   bool records_scores = false;              // of experts: ExecutedConversation::scores
   std::function<Plan(const Plan&)> change;  // of each step's plan before it runs
+  ProcessGroup processes;  // several: a rank each, which make the same call; logits are of it alone
 };
 // The same steps with the same inputs on the first GPUs of this host. Throws what the executor
 // throws.

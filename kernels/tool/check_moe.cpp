@@ -21,6 +21,7 @@
 #include "kernels/serve/rank_grid.h"
 #include "kernels/tool/check_cases.h"
 #include "kernels/tool/executor_setup.h"
+#include "kernels/tool/persistent_moe.h"
 #include "sim/model/model.h"
 #include "sim/parallel/parallel.h"
 #include "sim/parallel/rank_rows.h"
@@ -554,6 +555,25 @@ CheckCount check_moe() {
     check.finish();
   }
   return check.result();
+}
+
+std::vector<std::int32_t> tokens_of_persistent_moe(const ProcessGroup& processes, DType dtype) {
+  const CheckedDeployment deployment = deployment_of({.kind = SmallMoe::kQwen3,
+                                                      .design = MoeDesign::kPersistent,
+                                                      .dtype = dtype,
+                                                      .mesh = {.dp = 2, .ep = 2},
+                                                      .has_unlike_ranks = true});
+  const std::vector<CheckedStep> steps = on_unlike_ranks(
+      reference_conversation(deployment_of({.kind = SmallMoe::kQwen3}), kNumDecodeSteps));
+  std::vector<std::int32_t> tokens;
+  for (const LaunchMode mode : {LaunchMode::kEager, LaunchMode::kGraph}) {
+    const ExecutedConversation found =
+        run_conversation(deployment, steps, {.decode_mode = mode, .processes = processes});
+    for (const auto& of_step : found.next_tokens) {
+      tokens.insert(tokens.end(), of_step.begin(), of_step.end());
+    }
+  }
+  return tokens;
 }
 
 }  // namespace orrery::tool

@@ -10,21 +10,10 @@
 #include "kernels/cuda/devices.h"
 #include "kernels/experts/fused_moe/ranks.h"
 #include "kernels/tool/checks.h"
+#include "kernels/tool/peer_report.h"
 
 namespace orrery::tool {
 namespace {
-
-template <typename PeerReport>
-void print(const PeerReport& report) {
-  std::printf("%s %s", report.passes() ? "ok  " : "FAIL", report.what.c_str());
-  if (!report.differences.empty()) {
-    const Difference& worst = *std::ranges::max_element(report.differences, {}, &Difference::error);
-    std::printf("  %s %.2e (<= %.1e)", worst.what.c_str(), worst.error, worst.bound);
-  }
-  for (const std::string& fault : report.faults) std::printf("  %s", fault.c_str());
-  std::printf("\n");
-  std::fflush(stdout);
-}
 
 // Counts and prints what `run` reports of the GPUs here; with fewer than two, that it is skipped.
 template <typename Run>
@@ -36,7 +25,7 @@ CheckCount reported(const Run& run) {
     return count;
   }
   const auto report = [&](const auto& result) {
-    print(result);
+    print_report(result);
     ++(result.passes() ? count.passed : count.failed);
   };
   for (const int size : std::set<int>{2, gpus}) {
@@ -66,7 +55,7 @@ CheckCount check_fused_moe() {
   for (const std::size_t ranks : {2, 4}) {
     std::printf("%zu ranks on one GPU\n", ranks);
     run(std::vector<int>(ranks), [&](const auto& result) {
-      print(result);
+      print_report(result);
       ++(result.passes() ? count.passed : count.failed);
     });
   }

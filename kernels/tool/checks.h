@@ -17,6 +17,10 @@ CheckCount check_small_peers();
 // fused_moe on 2 GPUs and on all: ranks with unlike tokens and none, changing routing, a rank that
 // does not come.
 CheckCount check_fused_moe();
+// The same of ranks that are processes of their own, which this one starts, and a process that is
+// killed: before it launches, and while all replay. With fewer than two GPUs prints that it was
+// skipped, since processes take turns on one.
+CheckCount check_fused_moe_processes();
 // First launches of plans that cuBLASLt serves return while a kernel waits on another stream:
 // loading code must not wait for a collective. Prints a line per plan. Finds what it is there to
 // find in a process that has launched nothing of the kind before: by itself.

@@ -36,6 +36,11 @@ int megakernel(std::span<const std::string_view> arguments);
 // Times layers of mixtures of experts by themselves: the cases of a file, to rows in a directory.
 int moe(std::span<const std::string_view> arguments);
 
+// One rank of `check fused_moe_processes`, which starts it: RANK RANKS CASE, on the GPU of the
+// rank's number, with a socket to that process (SocketProcesses). CASE: all, steps,
+// killed-before or killed-amid. Rank 0 prints a line per case.
+int fused_moe_process(std::span<const std::string_view> arguments);
+
 // Throws std::invalid_argument when there is no usable GPU: none present, no driver, or one whose
 // architecture this program holds no code for (it says which it holds).
 void require_gpu();

@@ -21,10 +21,14 @@ struct Command {
 };
 
 constexpr Command kCommands[] = {
-    {"check", orrery::tool::check},           {"time", orrery::tool::time},
-    {"calibrate", orrery::tool::calibrate},   {"execute", orrery::tool::execute},
-    {"serve", orrery::tool::serve},           {"moe", orrery::tool::moe},
+    {"check", orrery::tool::check},
+    {"time", orrery::tool::time},
+    {"calibrate", orrery::tool::calibrate},
+    {"execute", orrery::tool::execute},
+    {"serve", orrery::tool::serve},
+    {"moe", orrery::tool::moe},
     {"megakernel", orrery::tool::megakernel},
+    {"fused_moe_process", orrery::tool::fused_moe_process},
 };
 
 constexpr const char* kUsage = R"(usage:
@@ -35,6 +39,9 @@ constexpr const char* kUsage = R"(usage:
                                   --list prints; --calls FILE: only those printed before; --once: no tile is lost;
                                   --seconds S: no call begins later
   orrery-gpu check collectives    the same for communication among the GPUs here
+  orrery-gpu check fused_moe_ranks | fused_moe_processes
+                                  a layer of experts as one kernel over several GPUs: ranks of this process, and
+                                  processes that it starts, one of which it kills
   orrery-gpu check execute        steps of small models beside a double-precision reference
   orrery-gpu check moe            the same of mixtures of experts, in all designs
   orrery-gpu check moe_layers     their layers by themselves

@@ -5,8 +5,10 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "kernels/comm/processes/process_group.h"
 #include "kernels/experts/fused_moe/shape.h"
 #include "kernels/harness/difference.h"
 #include "kernels/harness/measurement.h"
@@ -26,6 +28,21 @@ struct FusedMoeReport {
 // called with each as it is done.
 void check_fused_moe_ranks(std::span<const int> devices,
                            const std::function<void(const FusedMoeReport&)>& report);
+
+// The same of ranks that are processes of their own, of which this one is on `device`: fewer
+// replays, and no rank that does not come. All processes make the call; `report` gets what is of
+// this one's rank.
+void check_fused_moe_process(const ProcessGroup& processes, int device,
+                             const std::function<void(const FusedMoeReport&)>& report);
+
+// Replays a layer over processes until one of them has ended, which the others are to notice:
+// throws std::runtime_error with what their launches have waited for in vain, and who has ended.
+// Calls `ready` when all are about to replay. A rank that is to be lost without a launch has
+// `launches` false. Nobody waits for longer than 20 s. The message has kWaitedTooLong in it where
+// launches took longer than their own watch allows.
+inline constexpr std::string_view kWaitedTooLong = "waited too long:";
+void replay_until_rank_is_lost(const ProcessGroup& processes, int device, bool launches,
+                               const std::function<void()>& ready);
 
 // Time of a layer with shape.tokens on each of `devices` (one, or several), of graphs of launches
 // with weights of their own, so that none are in the L2 cache where a set of them exceeds a part of
