@@ -23,7 +23,7 @@ CHOICES = {
     "lm_head": ("split", "replicated", "joined"),
     "split_all_reduce": ("false", "true"),
     "two_batch_overlap": ("false", "true"),
-    "expert_comm": ("all_to_all", "all_gather", "deepep", "eager", "graph", "tokens", "dedup", "dedup_graph"),
+    "expert_comm": ("all_to_all", "all_gather", "deepep", "eager", "graph", "tokens", "dedup", "dedup_graph", "copies"),
 }
 _SIDE = "placement"
 

@@ -382,7 +382,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chunks", type=whole_number(1, 64), default=1, metavar="K", help=chunks)
     for ways in ("dp", "tp", "ep"):
         parser.add_argument(f"--{ways}", type=whole_number(1, 10**6), default=1, metavar="N")
-    parser.add_argument("--expert-comm", metavar="C", help="with dp above 1: eager, graph, dedup, dedup_graph (eager)")
+    parser.add_argument("--expert-comm", metavar="C", help="with dp above 1: eager, copies, graph, dedup, dedup_graph (eager)")
     parser.add_argument("--experts", default="in_order", help="with ep above 1: balanced, balanced_on_nodes (in_order)")
     parser.add_argument("--redundant", type=whole_number(0, 10**6), default=0, metavar="N", help="copies of experts chosen most (0)")
     parser.add_argument("--straggler-delay", type=seconds, metavar="T", help="one rank late by T, as 50us: what design persistent loses, simulated")

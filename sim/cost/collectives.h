@@ -57,10 +57,11 @@ struct CollectiveCurves {
 std::optional<Estimate> measured_collective(const CollectiveCurves& curves, const CommOp& op,
                                             int num_gpus, const CostOptions& options);
 
-// Rows that go one way between two sides of one NVLink domain by the copy engines, as the engine's
-// own exchange does (rows "<custom_all_reduce>_copies" of send_recv): from their writer to who
-// waits for them, `bytes` the most that a GPU sends or gets. Empty where no table has such rows in
-// the launch mode.
+// Rows that go between GPUs of one NVLink domain by the copy engines, one way between two sides or
+// from each to all others, as the engine's own exchange does (rows "<custom_all_reduce>_copies" of
+// send_recv, measured between two GPUs): from their writer to who waits for them, `bytes` the most
+// that a GPU sends or gets. A copy for each of several receivers is not told from one of as many
+// bytes. Empty where no table has such rows in the launch mode.
 std::optional<Estimate> measured_copies(const CollectiveCurves& curves, Bytes bytes,
                                         const CostOptions& options);
 

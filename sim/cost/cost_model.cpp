@@ -401,6 +401,13 @@ Estimate CostModel::engine_collective(const CommOp& op, std::span<const int> ran
 
 namespace {
 
+// The most that a rank copies to others: all but its own share, or of two sides all.
+Bytes bytes_leaving(const CommOp& comm, std::size_t num_ranks) {
+  if (!comm.is_copied) return comm.bytes_per_rank;
+  const auto all = static_cast<double>(num_ranks);
+  return comm.bytes_per_rank * ((all - 1) / all);
+}
+
 // Ranks of an op of two machines that are of the second one alone.
 bool is_of_second(const Machine& machine, const Plan& plan, const Op& op) {
   return plan.ranks(op.ranks).front() >= machine.joined->num_front;
@@ -446,12 +453,18 @@ Estimate CostModel::transfer(const Plan& plan, const Op& op, PriceExplanation* e
   const auto& comm = std::get<CommOp>(op.body);
   const std::span<const int> ranks = plan.ranks(op.ranks);
   const bool is_between = impl_->behind != nullptr && is_of_both(machine(), plan, op);
+  const bool is_in_domain = impl_->machine.in_one_nvlink_domain(ranks);
+  if (comm.is_copied && (is_between || !is_in_domain)) {
+    throw std::invalid_argument("op \"" + printed_name(op) +
+                                "\" is copied between GPUs of several NVLink domains, expected "
+                                "one, or an all_to_all that is not copied");
+  }
   std::optional<Estimate> alone;
   if (is_between) {
     alone = between_machines(plan, op);
-  } else if (sides_of(plan, op) && impl_->machine.in_one_nvlink_domain(ranks)) {
+  } else if (is_in_domain && (comm.is_copied || sides_of(plan, op))) {
     const auto copies = measured_copies({impl_->collectives, impl_->machine.spec.nvlink_rate},
-                                        comm.bytes_per_rank, impl_->options);
+                                        bytes_leaving(comm, ranks.size()), impl_->options);
     if (copies) alone = at_any_clock(*copies);
   }
   if (!alone) {
@@ -464,8 +477,9 @@ Estimate CostModel::transfer(const Plan& plan, const Op& op, PriceExplanation* e
     explanation->row_time = alone->time;
     explanation->rows = is_between ? "the slower of both machines' links" : "a measured curve";
   }
-  // Ranks are waited for between machines; copies wait for nobody.
-  if (is_between) {
+  // Ranks are waited for between machines, and where each copies to all others; copies of one side
+  // wait for nobody.
+  if (is_between || comm.is_copied) {
     correct(PricedCollective{comm, ranks.size(), impl_->options}, *alone,
             explanation == nullptr ? nullptr : &explanation->corrections);
   }

@@ -64,6 +64,7 @@ PriceKey price_key(const Op& op) {
   } else if (const auto* comm = std::get_if<CommOp>(&op.body)) {
     std::get<2>(key) = static_cast<int>(comm->kind) * 256 + static_cast<int>(comm->dtype);
     std::get<3>(key) = comm->bytes_per_rank.value();
+    if (comm->is_copied) std::get<1>(key) = "copied";
     std::get<4>(key) = op.ranks;
   } else {
     std::get<2>(key) = static_cast<int>(std::get<HostOp>(op.body).kind);

@@ -39,6 +39,7 @@ std::uint64_t hash_of(const OpBody& body) {
   } else if (const auto* comm = std::get_if<CommOp>(&body)) {
     hash = mix(hash, static_cast<std::uint64_t>(comm->kind));
     hash = mix(hash, comm->bytes_per_rank.value());
+    if (comm->is_copied) hash = mix(hash, std::string_view("copied"));
   } else {
     hash = mix(hash, static_cast<std::uint64_t>(std::get<HostOp>(body).kind));
   }

@@ -15,7 +15,7 @@ constexpr double kPrecision = 1e-12;
 }  // namespace
 
 CollectiveEngine engine_of(const Plan& plan, const Op& op) {
-  return one_way(plan, op) ? CollectiveEngine::kCopies : CollectiveEngine::kSms;
+  return moves_by_copies(plan, op) ? CollectiveEngine::kCopies : CollectiveEngine::kSms;
 }
 
 Sharing::Gpu Sharing::make_gpu(const Device& device, const SimulateOptions& options) {

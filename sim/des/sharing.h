@@ -26,7 +26,7 @@
 
 namespace orrery::des {
 
-// What moves a collective's bytes: its kernels, or copies without any (what goes one way,
+// What moves a collective's bytes: its kernels, or copies without any (moves_by_copies(),
 // sim/plan/sides.h).
 enum class CollectiveEngine : std::uint8_t { kSms, kCopies };
 CollectiveEngine engine_of(const Plan& plan, const Op& op);

@@ -168,6 +168,8 @@ OpBody read_body(Cursor& cursor, GroupId& ranks) {
     comm.bytes_per_rank = Bytes(cursor.number<double>("the bytes per rank"));
     cursor.expect("B");
     cursor.skip_spaces();
+    comm.is_copied = cursor.take("copied ");
+    cursor.skip_spaces();
     ranks = cursor.id("g");
     return comm;
   }

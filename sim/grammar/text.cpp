@@ -179,6 +179,7 @@ void append_body(std::string& out, const OpBody& body) {
   } else if (const auto* comm = std::get_if<CommOp>(&body)) {
     out.append(" comm ").append(to_text(comm->kind)).append(" ").append(to_text(comm->dtype));
     out += " " + format_number(comm->bytes_per_rank.value()) + "B";
+    if (comm->is_copied) out += " copied";
   } else {
     out.append(" host ").append(to_text(std::get<HostOp>(body).kind));
   }

@@ -123,6 +123,9 @@ class Verifier {
     if (comm.kind == CollectiveKind::kSendRecv && ranks.size() != 2) {
       fail(kind + " has " + std::to_string(ranks.size()) + " ranks, expected two");
     }
+    if (comm.is_copied && comm.kind != CollectiveKind::kAllToAll) {
+      fail(kind + " is copied, expected copies of an all_to_all alone");
+    }
     const double bytes = comm.bytes_per_rank.value();
     if (!std::isfinite(bytes) || bytes <= 0) {
       fail(kind + " moves " + std::to_string(bytes) + " bytes per rank, expected more than none");

@@ -102,7 +102,7 @@ Bytes communication_of(const FootprintRequest& request, int rank) {
   for (const Op& op : plan.ops()) {
     const auto* comm = std::get_if<CommOp>(&op.body);
     if (comm == nullptr || !plan.contains(op.ranks, rank)) continue;
-    if (one_way(plan, op)) continue;  // copied into the memory of who gets it
+    if (moves_by_copies(plan, op)) continue;  // copied into the memory of who gets it
     std::set<CollectiveKind>& kinds = groups[op.ranks];
     const std::size_t size = plan.ranks(op.ranks).size();
     if (comm->kind != CollectiveKind::kAllReduce || size > kMostRanks) {

@@ -22,7 +22,8 @@ DispatchKind dispatch_kind(const Mesh& mesh) {
   if (mesh.dp == 1) return {};
   const ExpertComm comm = mesh.expert_comm;
   return {.is_graph = comm == ExpertComm::kGraph || comm == ExpertComm::kDedupGraph,
-          .is_dedup = comm == ExpertComm::kDedup || comm == ExpertComm::kDedupGraph};
+          .is_dedup = comm == ExpertComm::kDedup || comm == ExpertComm::kDedupGraph,
+          .is_copied = comm == ExpertComm::kCopies};
 }
 
 DispatchCombine::DispatchCombine(const Plan& source, const Mesh& mesh, Rewrite& rewrite,
@@ -160,7 +161,7 @@ void DispatchCombine::dispatch_exact(Flow& flow) {
   write_.across(
       named("dispatch.all_to_all", flow), CollectiveKind::kAllToAll,
       [&](int rank) { return travelling(flow, rank, rows_dtype_); },
-      {flow.rows, flow.counts, flow.recv_counts}, {flow.received}, stream_);
+      {flow.rows, flow.counts, flow.recv_counts}, {flow.received}, stream_, kind_.is_copied);
   if (!kind_.is_dedup) return;
   const TensorId slice = std::exchange(
       flow.received, write_.add("received.whole", rows_dtype_, {rows, write_.hidden(1)}));
@@ -305,7 +306,7 @@ void DispatchCombine::collect(Flow& flow) {
     flow.returned = write_.add(named("returned", flow), dtype, {rows, write_.hidden(ways_)});
     write_.across(
         name, CollectiveKind::kAllToAll, [&](int rank) { return travelling(flow, rank, dtype); },
-        {sent, flow.recv_counts, flow.counts}, {flow.returned}, stream_);
+        {sent, flow.recv_counts, flow.counts}, {flow.returned}, stream_, kind_.is_copied);
   }
 }
 

@@ -18,6 +18,7 @@ namespace orrery {
 struct DispatchKind {
   bool is_graph = false;
   bool is_dedup = false;
+  bool is_copied = false;  // rows and results, by copy engines
 };
 DispatchKind dispatch_kind(const Mesh& mesh);
 

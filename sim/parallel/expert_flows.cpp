@@ -199,9 +199,33 @@ class FlowsPass {
 
 }  // namespace
 
+namespace {
+
+void check_copies(const Mesh& mesh) {
+  const auto fail = [](const std::string& beside, const std::string& expected) {
+    throw std::invalid_argument("expert_comm is copies " + beside + "; expected " + expected +
+                                ", or expert_comm eager");
+  };
+  if (mesh.dp == 1) fail("with dp 1, where no rows travel", "dp of at least 2");
+  if (mesh.two_batch_overlap) {
+    fail("beside two_batch_overlap, whose halves hide each other's collectives",
+         "two_batch_overlap false");
+  }
+  if (mesh.ffn_instances > 0) {
+    fail("beside ffn_instances, whose rows go one way at a time", "no ffn_instances");
+  }
+  if (mesh.sp || mesh.cp > 1 || mesh.dp_rows == DpRows::kBalanced) {
+    fail("with sp, cp or dp_rows balanced, which split tokens otherwise",
+         "sp false, cp 1 and dp_rows own");
+  }
+}
+
+}  // namespace
+
 void check_expert_comm(const Mesh& mesh, bool is_fused) {
-  if (mesh.dp == 1) return;
   const ExpertComm comm = mesh.expert_comm;
+  if (comm == ExpertComm::kCopies && !is_fused) check_copies(mesh);
+  if (mesh.dp == 1) return;
   const std::string name(kExpertCommNames[static_cast<std::size_t>(comm)]);
   const bool is_of_fused = comm == ExpertComm::kAllToAll || comm == ExpertComm::kAllGather ||
                            comm == ExpertComm::kDeepEp;
@@ -218,7 +242,7 @@ void check_expert_comm(const Mesh& mesh, bool is_fused) {
   if (is_of_fused) {
     throw std::invalid_argument("expert_comm is " + name +
                                 ", which dispatches rows of a fused moe op; expected eager, graph, "
-                                "tokens, dedup or dedup_graph for design shuffling");
+                                "tokens, dedup, dedup_graph or copies for design shuffling");
   }
   if (mesh.ep % mesh.dp != 0) {
     throw std::invalid_argument("ep is " + std::to_string(mesh.ep) + " with dp " +
@@ -226,7 +250,8 @@ void check_expert_comm(const Mesh& mesh, bool is_fused) {
                                 ", expected a multiple of dp for design shuffling: the experts of "
                                 "a data-parallel group lie on all of its ranks");
   }
-  if (comm == ExpertComm::kEager || comm == ExpertComm::kGraph || comm == ExpertComm::kTokens) {
+  if (comm == ExpertComm::kEager || comm == ExpertComm::kGraph || comm == ExpertComm::kTokens ||
+      comm == ExpertComm::kCopies) {
     return;
   }
   if (mesh.shared_expert == SharedExpert::kReplicated) {

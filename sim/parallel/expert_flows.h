@@ -30,6 +30,9 @@
 // being the rows to or from a rank; `bytes_per_rank` is what is expected (of the rank that sends or
 // receives most, in terms of an all_to_all of equal parts).
 //
+// `copies` is `eager` but for who moves rows and results: copy engines (CommOp::is_copied), so that
+// no exchange waits for SMs or takes some. Counts are an all_to_all of kernels all the same.
+//
 // The shared expert is split by its ops: part 1 is all but its last GEMM (two thirds of the work),
 // part 2 that GEMM. Halves by tokens would read all weights twice, halves by columns would need
 // another addition of [T, D]; this reads and computes nothing more, and launches no more.

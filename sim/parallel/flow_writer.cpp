@@ -76,9 +76,9 @@ std::vector<OpId> FlowWriter::place(OpId id, const Op& op, const SizesOf& sizes_
 
 std::vector<OpId> FlowWriter::across(std::string_view name, CollectiveKind kind,
                                      const BytesOf& bytes, const Ids& reads, const Ids& writes,
-                                     int stream) {
+                                     int stream, bool is_copied) {
   return collectives(name, kind, rewrite_.groups_of(ranks_, mesh_.dp, mesh_.tp), bytes, reads,
-                     writes, stream);
+                     writes, stream, is_copied);
 }
 
 std::vector<OpId> FlowWriter::inside(std::string_view name, CollectiveKind kind,
@@ -90,7 +90,8 @@ std::vector<OpId> FlowWriter::inside(std::string_view name, CollectiveKind kind,
 
 std::vector<OpId> FlowWriter::collectives(std::string_view name, CollectiveKind kind,
                                           const std::vector<GroupId>& groups, const BytesOf& bytes,
-                                          const Ids& reads, const Ids& writes, int stream) {
+                                          const Ids& reads, const Ids& writes, int stream,
+                                          bool is_copied) {
   std::vector<OpId> placed;
   for (const GroupId group : groups) {
     const int first = rewrite_.ranks(group).front();
@@ -99,7 +100,8 @@ std::vector<OpId> FlowWriter::collectives(std::string_view name, CollectiveKind 
     placed.push_back(rewrite_.insert({.name = std::move(full),
                                       .body = CommOp{.kind = kind,
                                                      .dtype = rewrite_.tensor(reads.front()).dtype,
-                                                     .bytes_per_rank = bytes(first)},
+                                                     .bytes_per_rank = bytes(first),
+                                                     .is_copied = is_copied},
                                       .ranks = group,
                                       .stream = stream,
                                       .reads = reads,

@@ -50,10 +50,10 @@ class FlowWriter {
   // The same for what stands for op `id` of the source.
   std::vector<OpId> place(OpId id, const Op& op, const SizesOf& sizes_of);
 
-  // A collective for each data-parallel group (equal tp rank), or each tensor-parallel group;
-  // bytes_of(first rank of the group). Return the ops.
+  // A collective for each data-parallel group (equal tp rank), perhaps by copy engines, or each
+  // tensor-parallel group; bytes_of(first rank of the group). Return the ops.
   std::vector<OpId> across(std::string_view name, CollectiveKind kind, const BytesOf& bytes,
-                           const Ids& reads, const Ids& writes, int stream);
+                           const Ids& reads, const Ids& writes, int stream, bool is_copied = false);
   std::vector<OpId> inside(std::string_view name, CollectiveKind kind, const BytesOf& bytes,
                            const Ids& reads, const Ids& writes, int stream);
 
@@ -61,7 +61,8 @@ class FlowWriter {
   void set_sizes(KernelOp& kernel, const std::vector<Size>& sizes) const;
   std::vector<OpId> collectives(std::string_view name, CollectiveKind kind,
                                 const std::vector<GroupId>& groups, const BytesOf& bytes,
-                                const Ids& reads, const Ids& writes, int stream);
+                                const Ids& reads, const Ids& writes, int stream,
+                                bool is_copied = false);
 
   Rewrite& rewrite_;
   const Mesh& mesh_;

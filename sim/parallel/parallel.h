@@ -34,6 +34,8 @@ namespace orrery {
 //   kTokens      all_gather of tokens, not of a row for each choice, and of the router's scores;
 //                each rank sorts the tokens of all, and a reduce_scatter adds up their results; no
 //                sync
+//   kCopies      as kEager, rows and results by the GPUs' copy engines, which take no SMs, into the
+//                memory of the rank that gets them; between GPUs of one host
 enum class ExpertComm : std::uint8_t {
   kAllToAll,
   kAllGather,
@@ -42,11 +44,13 @@ enum class ExpertComm : std::uint8_t {
   kDedup,
   kDedupGraph,
   kDeepEp,
-  kTokens
+  kTokens,
+  kCopies
 };
 // Entry i names the enumerator of value i.
-inline constexpr std::array<std::string_view, 8> kExpertCommNames{
-    "all_to_all", "all_gather", "eager", "graph", "dedup", "dedup_graph", "deepep", "tokens"};
+inline constexpr std::array<std::string_view, 9> kExpertCommNames{
+    "all_to_all",  "all_gather", "eager",  "graph", "dedup",
+    "dedup_graph", "deepep",     "tokens", "copies"};
 
 // Where the weights of an expert that all tokens share lie: columns over tp, whose sums are reduced
 // with those of routed experts (Megatron-LM), or all of them on each tp rank.
@@ -172,7 +176,7 @@ void check_mesh(const ModelConfig& model, const Mesh& mesh);
 
 // Throws std::invalid_argument when rows cannot be dispatched as mesh.expert_comm says (dp > 1): of
 // the fused op, or of design shuffling; dedup without two levels; shuffling with dp that does not
-// divide ep.
+// divide ep; copies of rows that are dealt to ranks otherwise, or that stay (dp 1).
 void check_expert_comm(const Mesh& mesh, bool is_fused);
 
 // Throws std::invalid_argument, saying what would do, when the tokens of a layer of this design

@@ -74,10 +74,11 @@ void check_moe_chunks(const Mesh& mesh, MoeDesign design) {
     fail(" with dp 1, where no rows travel beside which experts could compute",
          "dp of at least 2, and ep a multiple of it");
   }
-  if (mesh.expert_comm != ExpertComm::kEager && mesh.expert_comm != ExpertComm::kGraph) {
+  if (mesh.expert_comm != ExpertComm::kEager && mesh.expert_comm != ExpertComm::kGraph &&
+      mesh.expert_comm != ExpertComm::kCopies) {
     fail(" with expert_comm " +
              std::string(kExpertCommNames[static_cast<std::size_t>(mesh.expert_comm)]),
-         "expert_comm eager or graph");
+         "expert_comm eager, graph or copies");
   }
   if (mesh.two_batch_overlap) {
     fail(" beside two_batch_overlap, whose halves hide each other's collectives already",

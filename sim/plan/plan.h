@@ -155,6 +155,7 @@ struct CommOp {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   DType dtype = DType::kBf16;
   Bytes bytes_per_rank;
+  bool is_copied = false;  // all_to_all only: by copy engines in place of kernels
   bool operator==(const CommOp&) const = default;
 };
 

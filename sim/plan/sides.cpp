@@ -39,4 +39,9 @@ std::optional<Sides> one_way(const Plan& plan, const Op& op) {
   return is_of_kind(op, CollectiveKind::kSendRecv) ? by_holders(plan, op) : sides_of(plan, op);
 }
 
+bool moves_by_copies(const Plan& plan, const Op& op) {
+  const auto* comm = std::get_if<CommOp>(&op.body);
+  return comm != nullptr && (comm->is_copied || one_way(plan, op).has_value());
+}
+
 }  // namespace orrery

@@ -20,5 +20,8 @@ std::optional<Sides> sides_of(const Plan& plan, const Op& op);
 // Of all that moves tensors one way: sides_of(), and who sends to whom in a send_recv, but where
 // two ranks send each other what they have.
 std::optional<Sides> one_way(const Plan& plan, const Op& op);
+// Whether copy engines move a collective's bytes, which take no SMs: what goes one way, and what
+// says so (CommOp::is_copied).
+bool moves_by_copies(const Plan& plan, const Op& op);
 
 }  // namespace orrery

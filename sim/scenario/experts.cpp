@@ -10,6 +10,20 @@ namespace orrery {
 
 namespace {
 
+// Copies are between GPUs of one host: each stage's ranks must lie on one.
+void check_hosts_of_copies(const Mesh& mesh, const MachineSetting& setting) {
+  if (mesh.expert_comm != ExpertComm::kCopies) return;
+  const int gpus = setting.machine_spec.gpus_per_node;
+  const int of_stage = num_ranks(mesh) / mesh.pp;
+  for (int first = 0; first < num_ranks(mesh); first += of_stage) {
+    if (first / gpus == (first + of_stage - 1) / gpus) continue;
+    throw std::invalid_argument("expert_comm is copies with dp * tp = " + std::to_string(of_stage) +
+                                " on several hosts of " + std::to_string(gpus) +
+                                " GPUs, expected the ranks of a stage on one; or expert_comm "
+                                "eager");
+  }
+}
+
 // Whether the design can dispatch rows as each mesh says.
 void check_dispatch(const Scenario& scenario) {
   const auto check = [design = scenario.moe.design](const Mesh& mesh) {
@@ -20,7 +34,10 @@ void check_dispatch(const Scenario& scenario) {
     }
   };
   check(scenario.mesh);
-  if (scenario.disaggregation) check(scenario.disaggregation->prefill.placement.mesh);
+  check_hosts_of_copies(scenario.mesh, ffn_setting(scenario));
+  if (!scenario.disaggregation) return;
+  check(scenario.disaggregation->prefill.placement.mesh);
+  check_hosts_of_copies(scenario.disaggregation->prefill.placement.mesh, prefill_setting(scenario));
 }
 
 // On all meshes, each of which must take them.

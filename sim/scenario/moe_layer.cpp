@@ -53,7 +53,7 @@ void check_mode(const MoeLayerRequest& request, const Plan& plan) {
     throw std::invalid_argument("op \"" + op.name +
                                 "\" has the host wait for the device, which no graph can hold; "
                                 "expected mode eager, or design shuffling or padding without "
-                                "expert_comm eager or dedup");
+                                "expert_comm eager, copies or dedup");
   }
 }
 

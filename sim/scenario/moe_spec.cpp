@@ -207,7 +207,8 @@ void set_moe(const MoeSpec& spec, LoweringOptions& options) {
 bool has_host_syncs(const MoeSpec& spec, const Mesh& mesh) {
   const bool dispatches_by_counts =
       spec.design == MoeDesign::kShuffling && mesh.dp > 1 &&
-      (mesh.expert_comm == ExpertComm::kEager || mesh.expert_comm == ExpertComm::kDedup);
+      (mesh.expert_comm == ExpertComm::kEager || mesh.expert_comm == ExpertComm::kDedup ||
+       mesh.expert_comm == ExpertComm::kCopies);
   return spec.design == MoeDesign::kSlicing || spec.design == MoeDesign::kConcatenation ||
          dispatches_by_counts;
 }

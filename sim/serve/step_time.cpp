@@ -17,12 +17,12 @@ bool has_micro_batches_beside(const Plan& plan) {
 
 // Of a plan without a closed form: kernels of two streams share the GPU, and collectives take SMs
 // from kernels beside them or wait for theirs, which the heap leaves out. What goes one way, as
-// between stages of a pipeline, is copied without any.
+// between stages of a pipeline, or is copied takes none.
 StepLevel level_of(const Plan& plan) {
   const auto is_beside = [&](const Op& op) {
     if (op.stream == 0) return false;
     if (std::holds_alternative<KernelOp>(op.body)) return true;
-    return std::holds_alternative<CommOp>(op.body) && !one_way(plan, op);
+    return std::holds_alternative<CommOp>(op.body) && !moves_by_copies(plan, op);
   };
   const bool shares = std::ranges::any_of(plan.ops(), is_beside) || has_micro_batches_beside(plan);
   return shares ? StepLevel::kRepresentative : StepLevel::kHeap;

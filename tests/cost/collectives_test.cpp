@@ -300,6 +300,38 @@ TEST(Collectives, FilesOfSeveralSourcesAddUp) {
   EXPECT_NEAR(time("custom"), 3e-6, 1e-15);
 }
 
+// Of 4096 bytes a rank keeps a quarter among four ranks, half between two: 3072 and 2048 bytes
+// leave.
+TEST(Collectives, RowsCopiedToAllOthersTakeAsLongAsWhatLeavesARank) {
+  const TableDirectory directory;
+  directory.write("send_recv.own.csv", std::string(kHeader) +
+                                           "mine_copies,1,eager,bf16,2,2048,20\n"
+                                           "mine_copies,1,eager,bf16,2,3072,30\n");
+  const CollectiveTables tables = CollectiveTables::load(directory.path());
+  const Machine machine = make_machine(node_spec());
+  const auto priced = [&](int num_ranks, bool is_copied, Seconds arrivals = Seconds(0)) {
+    CommOp op = comm(CollectiveKind::kAllToAll, 4096);
+    op.is_copied = is_copied;
+    CostOptions options{.custom_all_reduce = "mine"};
+    options.launch_mode = LaunchMode::kEager;
+    options.host.eager_arrivals = arrivals;
+    Plan plan;
+    const GroupId group = plan.add_group(first_ranks(num_ranks));
+    for (const char* name : {"a", "b"}) {
+      plan.add_tensor({.name = name, .axes = {{"rows", 2048}}, .ranks = group});
+    }
+    plan.add_op(
+        {.name = "x", .body = op, .ranks = group, .reads = {0}, .writes = {1}, .after = {}});
+    return CostModel(machine, nullptr, &tables, options).price(plan, plan.ops().front());
+  };
+  EXPECT_NEAR(priced(2, true).time.value(), 20e-6, 1e-15);
+  EXPECT_NEAR(priced(4, true).time.value(), 30e-6, 1e-15);
+  EXPECT_EQ(priced(2, true).basis, Basis::kMeasured);
+  EXPECT_EQ(priced(2, false).basis, Basis::kRoofline);
+  // It waits for the last rank, as other exchanges do: of two, 1 / sqrt(pi) deviations later.
+  EXPECT_NEAR(priced(2, true, Seconds(1e-6)).time.value(), 20e-6 + 1e-6 * largest_normal(2), 1e-15);
+}
+
 TEST(Collectives, RejectsTooFewRanksAndNoBytes) {
   const Machine machine = make_machine(node_spec());
   const CostModel cost(machine, nullptr, nullptr, {});

@@ -216,6 +216,9 @@ TEST(ReferenceMoe, EveryMeshGivesTheLogitsOfOneRank) {
       {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager},
       {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph},
       {.dp = 4, .ep = 4, .expert_comm = ExpertComm::kGraph},
+      {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kCopies},
+      {.dp = 4, .ep = 4, .expert_comm = ExpertComm::kCopies},
+      {.dp = 2, .tp = 2, .ep = 2, .expert_comm = ExpertComm::kCopies},
       {.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kEager},
       {.dp = 2, .tp = 2, .ep = 4, .expert_comm = ExpertComm::kGraph},
       {.dp = 2, .tp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph},
@@ -240,7 +243,7 @@ TEST(ReferenceMoe, EveryMeshGivesTheLogitsOfOneRank) {
 TEST(ReferenceMoe, ChunksOfTokensGiveTheLogitsOfOneRank) {
   for (const std::string& kind : kKinds) {
     const Deployment single = deployment_of(kind, MoeDesign::kShuffling);
-    for (const ExpertComm comm : {ExpertComm::kEager, ExpertComm::kGraph}) {
+    for (const ExpertComm comm : {ExpertComm::kEager, ExpertComm::kGraph, ExpertComm::kCopies}) {
       for (const int chunks : {2, 3, 7}) {
         for (Mesh mesh : {Mesh{.dp = 2, .ep = 2}, Mesh{.dp = 4, .ep = 4},
                           Mesh{.dp = 2, .tp = 2, .ep = 4}, Mesh{.dp = 2, .tp = 2, .ep = 2}}) {
@@ -259,7 +262,7 @@ TEST(ReferenceMoe, ChunksOfTokensGiveTheLogitsOfOneRank) {
 
 TEST(ReferenceMoe, ChunksWithCopiesOfExpertsAndASkewedLoadGiveTheLogitsOfOneRank) {
   const Deployment single = deployment_of("deepseek", MoeDesign::kShuffling);
-  for (const ExpertComm comm : {ExpertComm::kEager, ExpertComm::kGraph}) {
+  for (const ExpertComm comm : {ExpertComm::kEager, ExpertComm::kGraph, ExpertComm::kCopies}) {
     Mesh mesh{.dp = 2, .ep = 2, .expert_comm = comm, .moe_chunks = 2};
     mesh.expert_load = zipf_load(8, 1, 3);
     EXPECT_LT(worst_difference(deployment_of("deepseek", MoeDesign::kShuffling, mesh), single),

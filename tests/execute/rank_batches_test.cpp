@@ -160,7 +160,7 @@ TEST(RankBatches, SoDoExpertsThatTheRanksShare) {
   fields["moe_intermediate_size"] = std::int64_t{16};
   fields["norm_topk_prob"] = true;
   const ModelConfig model = model_config("tiny", fields);
-  for (const ExpertComm comm : {ExpertComm::kEager, ExpertComm::kGraph}) {
+  for (const ExpertComm comm : {ExpertComm::kEager, ExpertComm::kGraph, ExpertComm::kCopies}) {
     Mesh mesh{.dp = 2, .ep = 2};
     mesh.expert_comm = comm;
     expect_logits_of_one_rank(model, {.moe_design = MoeDesign::kShuffling}, mesh);

@@ -194,7 +194,7 @@ TEST(TokenChunks, SayWhatTheyNeed) {
   expect_error({.tp = 2, .ep = 2, .moe_chunks = 2}, "with dp 1");
   expect_error({.moe_chunks = 2}, "with dp 1");
   for (const ExpertComm comm : {ExpertComm::kTokens, ExpertComm::kDedup, ExpertComm::kDedupGraph}) {
-    expect_error(mesh_of(2, comm), "expected expert_comm eager or graph, or chunks 1");
+    expect_error(mesh_of(2, comm), "expected expert_comm eager, graph or copies, or chunks 1");
   }
   for (const MoeDesign design : {MoeDesign::kFused, MoeDesign::kPersistent, MoeDesign::kPadding}) {
     expect_error(mesh_of(2, ExpertComm::kAllToAll), "expected design shuffling", design);

@@ -193,6 +193,16 @@ def test_eager_collectives_have_one_sync_and_a_graph_none() -> None:
     assert (graph.num_syncs, graph.num_collectives, graph.mode) == (0, 3, "graph")
 
 
+def test_rows_that_are_copied_are_those_of_eager_and_take_a_sync_too() -> None:
+    keys = {"tokens": 8192, "dp": 2, "ep": 2, "machine": "hgx-h200", "chunks": 2}
+    eager, copies = (moe.layer("qwen3-30b-a3b", expert_comm=comm, **keys) for comm in ("eager", "copies"))
+    assert (copies.num_syncs, copies.num_kernels, copies.num_collectives) == (eager.num_syncs, eager.num_kernels, eager.num_collectives)
+    assert copies.plan_text.replace(" copied", "") == eager.plan_text
+    assert copies.roofline_share == pytest.approx(eager.roofline_share, abs=0.02)  # copies are priced by measured rows as well
+    with pytest.raises(ValueError, match="copies"):
+        moe.layer("qwen3-30b-a3b", expert_comm="copies", mode="graph", **keys)
+
+
 def test_ablation_is_never_faster_without_a_thing_in_decode() -> None:
     layers = moe.ablation(SCOUT, tokens=64)
     assert layers[0].label == "all of it"

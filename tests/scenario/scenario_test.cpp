@@ -199,7 +199,7 @@ TEST_F(ScenarioTest, experts_lie_where_the_placement_says) {
       EXPECT_NE(std::string(error.what()).find(problem), std::string::npos) << error.what();
     }
   };
-  says("dp: 16, ep: 16", "expected eager, graph, tokens, dedup or dedup_graph");
+  says("dp: 16, ep: 16", "expected eager, graph, tokens, dedup, dedup_graph or copies");
   says("dp: 16, ep: 16, expert_comm: dedup", "expected two levels");
   says("dp: 16, ep: 8, expert_comm: eager", "expected a multiple of dp");
   says(flow + ", num_redundant_experts: 3", "does not divide the 256 routed and 3 redundant");
@@ -243,10 +243,45 @@ TEST_F(ScenarioTest, tokens_of_experts_go_in_chunks) {
   says("dp of at least 2", "design: shuffling, chunks: 2", "tp: 8, ep: 8");
   says("expected design shuffling", "design: fused, chunks: 2", "dp: 8, ep: 8");
   says("expected design shuffling", "design: persistent, chunks: 2", "dp: 8, ep: 8");
-  says("expert_comm eager or graph", "design: shuffling, chunks: 2",
+  says("expert_comm eager, graph or copies", "design: shuffling, chunks: 2",
        "dp: 8, ep: 8, expert_comm: tokens");
   says("two_batch_overlap false", "design: shuffling, chunks: 2",
        flow + ", two_batch_overlap: true");
+}
+
+TEST_F(ScenarioTest, rows_of_experts_may_be_copied_on_one_host) {
+  const auto loaded = [&](const std::string& placement, const std::string& machine = "hgx-h200",
+                          const std::string& design = "shuffling") {
+    return load_scenario(
+        write("a.yaml",
+              "model: {config: qwen3-30b-a3b}\nmachine: " + machine +
+                  "\nprovider: none\nmoe: {design: " + design + "}\nplacement: {" + placement +
+                  "}\nworkload: {closed_loop: {concurrency: 2, num_requests: 4, prompt_tokens: "
+                  "10, output_tokens: 5}}\n"),
+        kPaths);
+  };
+  const Scenario scenario = loaded("dp: 8, ep: 8, expert_comm: copies");
+  EXPECT_EQ(scenario.mesh.expert_comm, ExpertComm::kCopies);
+  EXPECT_EQ(load_scenario(write("b.yaml", to_yaml(scenario)), kPaths).mesh, scenario.mesh);
+  EXPECT_NO_THROW(static_cast<void>(run_scenario(scenario)));
+  const std::string cluster = "{name: h200-cluster, num_gpus: 16}";
+  EXPECT_NO_THROW(static_cast<void>(
+      loaded("dp: 4, tp: 2, ep: 4, pp: 2, num_micro_batches: 2, expert_comm: copies", cluster)));
+
+  const auto says = [&](const std::string& problem, const auto&... keys) {
+    try {
+      static_cast<void>(loaded(keys...));
+      ADD_FAILURE() << "loads, expected " << problem;
+    } catch (const ScenarioError& error) {
+      EXPECT_NE(std::string(error.what()).find(problem), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("placement"), std::string::npos) << error.what();
+    }
+  };
+  says("several hosts of 8 GPUs", "dp: 16, ep: 16, expert_comm: copies", cluster);
+  says("with dp 1", "tp: 8, ep: 8, expert_comm: copies");
+  says("two_batch_overlap false", "dp: 8, ep: 8, expert_comm: copies, two_batch_overlap: true");
+  says("sp false", "dp: 4, tp: 2, ep: 8, expert_comm: copies, sp: true");
+  says("which is of design shuffling", "dp: 8, ep: 8, expert_comm: copies", "hgx-h200", "fused");
 }
 
 TEST_F(ScenarioTest, experts_have_a_capacity_where_one_kernel_drops_what_exceeds_it) {
