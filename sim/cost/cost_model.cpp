@@ -459,13 +459,21 @@ Estimate CostModel::transfer(const Plan& plan, const Op& op, PriceExplanation* e
                                 "\" is copied between GPUs of several NVLink domains, expected "
                                 "one, or an all_to_all that is not copied");
   }
+  const BytesPerSecond nvlink = impl_->machine.spec.nvlink_rate;
   std::optional<Estimate> alone;
+  const char* rows = "a measured curve";
   if (is_between) {
     alone = between_machines(plan, op);
+    rows = "the slower of both machines' links";
   } else if (is_in_domain && (comm.is_copied || sides_of(plan, op))) {
-    const auto copies = measured_copies({impl_->collectives, impl_->machine.spec.nvlink_rate},
+    const auto copies = measured_copies({impl_->collectives, nvlink},
                                         bytes_leaving(comm, ranks.size()), impl_->options);
     if (copies) alone = at_any_clock(*copies);
+  }
+  if (!alone && comm.is_copied) {  // curves are of kernels
+    alone = at_any_clock(modelled_collective(impl_->machine, {.sources = {}, .nvlink_rate = nvlink},
+                                             comm, ranks, impl_->options));
+    rows = "a formula";
   }
   if (!alone) {
     Estimate estimate = engine_collective(of_one_side(machine(), plan, op), ranks, explanation);
@@ -475,7 +483,7 @@ Estimate CostModel::transfer(const Plan& plan, const Op& op, PriceExplanation* e
   }
   if (explanation != nullptr) {
     explanation->row_time = alone->time;
-    explanation->rows = is_between ? "the slower of both machines' links" : "a measured curve";
+    explanation->rows = rows;
   }
   // Ranks are waited for between machines, and where each copies to all others; copies of one side
   // wait for nobody.

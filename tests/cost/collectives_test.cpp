@@ -300,6 +300,19 @@ TEST(Collectives, FilesOfSeveralSourcesAddUp) {
   EXPECT_NEAR(time("custom"), 3e-6, 1e-15);
 }
 
+// An all_to_all of 4096 bytes of each rank.
+Plan exchange_plan(int num_ranks, bool is_copied) {
+  CommOp op = comm(CollectiveKind::kAllToAll, 4096);
+  op.is_copied = is_copied;
+  Plan plan;
+  const GroupId group = plan.add_group(first_ranks(num_ranks));
+  for (const char* name : {"a", "b"}) {
+    plan.add_tensor({.name = name, .axes = {{"rows", 2048}}, .ranks = group});
+  }
+  plan.add_op({.name = "x", .body = op, .ranks = group, .reads = {0}, .writes = {1}, .after = {}});
+  return plan;
+}
+
 // Of 4096 bytes a rank keeps a quarter among four ranks, half between two: 3072 and 2048 bytes
 // leave.
 TEST(Collectives, RowsCopiedToAllOthersTakeAsLongAsWhatLeavesARank) {
@@ -310,18 +323,10 @@ TEST(Collectives, RowsCopiedToAllOthersTakeAsLongAsWhatLeavesARank) {
   const CollectiveTables tables = CollectiveTables::load(directory.path());
   const Machine machine = make_machine(node_spec());
   const auto priced = [&](int num_ranks, bool is_copied, Seconds arrivals = Seconds(0)) {
-    CommOp op = comm(CollectiveKind::kAllToAll, 4096);
-    op.is_copied = is_copied;
     CostOptions options{.custom_all_reduce = "mine"};
     options.launch_mode = LaunchMode::kEager;
     options.host.eager_arrivals = arrivals;
-    Plan plan;
-    const GroupId group = plan.add_group(first_ranks(num_ranks));
-    for (const char* name : {"a", "b"}) {
-      plan.add_tensor({.name = name, .axes = {{"rows", 2048}}, .ranks = group});
-    }
-    plan.add_op(
-        {.name = "x", .body = op, .ranks = group, .reads = {0}, .writes = {1}, .after = {}});
+    const Plan plan = exchange_plan(num_ranks, is_copied);
     return CostModel(machine, nullptr, &tables, options).price(plan, plan.ops().front());
   };
   EXPECT_NEAR(priced(2, true).time.value(), 20e-6, 1e-15);
@@ -330,6 +335,22 @@ TEST(Collectives, RowsCopiedToAllOthersTakeAsLongAsWhatLeavesARank) {
   EXPECT_EQ(priced(2, false).basis, Basis::kRoofline);
   // It waits for the last rank, as other exchanges do: of two, 1 / sqrt(pi) deviations later.
   EXPECT_NEAR(priced(2, true, Seconds(1e-6)).time.value(), 20e-6 + 1e-6 * largest_normal(2), 1e-15);
+}
+
+// What a curve of kernels says is not what copies take.
+TEST(Collectives, CopiesWithoutRowsOfTheirOwnArePricedByTheFormula) {
+  const TableDirectory directory;
+  directory.write("all_to_all.csv", std::string(kHeader) + "nccl,1,unspecified,fp16,2,4096,1000\n");
+  const CollectiveTables tables = CollectiveTables::load(directory.path());
+  const Machine machine = make_machine(node_spec());
+  const auto priced = [&](bool is_copied, const CollectiveTables* known) {
+    const Plan plan = exchange_plan(2, is_copied);
+    return CostModel(machine, nullptr, known, {}).price(plan, plan.ops().front());
+  };
+  EXPECT_NEAR(priced(false, &tables).time.value(), 1e-3, 1e-12);
+  EXPECT_EQ(priced(true, &tables).time, priced(true, nullptr).time);
+  EXPECT_EQ(priced(true, nullptr).time, priced(false, nullptr).time);
+  EXPECT_EQ(priced(true, &tables).basis, Basis::kRoofline);
 }
 
 TEST(Collectives, RejectsTooFewRanksAndNoBytes) {
