@@ -11,6 +11,7 @@
 #include "kernels/execute/collective_operands.h"
 #include "kernels/execute/column_slices.h"
 #include "kernels/execute/context_exchange.h"
+#include "kernels/execute/copied_exchange.h"
 #include "kernels/execute/copies_between_ranks.h"
 #include "kernels/execute/even_exchange.h"
 #include "kernels/execute/head_exchange.h"
@@ -424,6 +425,7 @@ bool is_own_all_reduce(const CollectiveContext& context) {
 
 Launch bind_collective(const CollectiveContext& context) {
   if (context.move != RowMove::kNone) return bind_even_exchange(context);
+  if (std::get<CommOp>(context.op.body).is_copied) return bind_copied_exchange(context);
   if (swaps_cache(context)) return bind_cache_swap(context);
   if (const auto sides = one_way(context.plan, context.op)) {
     return bind_side_exchange(context, *sides);

@@ -21,6 +21,7 @@ struct SideAccess {
 };
 
 struct EvenTables;  // kernels/execute/even_exchange.h
+class RankTeam;     // kernels/execute/rank_team.h
 
 struct CollectiveContext {
   const Plan& plan;
@@ -32,6 +33,7 @@ struct CollectiveContext {
   BindResources& resources;         // of this rank's stream
   BindResources& kernel_resources;  // of the stream of its kernels
   SideAccess sides;
+  const RankTeam& team;  // whose threads launch the op
   // Of the op's micro-batch, and the layer of the rank's cache that it reads; -1: none.
   const StepTables& tables;
   const KvPool& kv;
@@ -51,7 +53,8 @@ struct CollectiveContext {
 //   broadcast       from the first rank on which what is read is present
 //   all_to_all      equal parts; or, of rows with counts of what is sent and received ([experts] or
 //                   [ranks, experts] i32, in the order of the ranks, that a d2h_sync op has
-//                   copied), as many rows from and to each rank as these say, without gaps; or,
+//                   copied), as many rows from and to each rank as these say, without gaps, by
+//                   NCCL or copy engines (copied_exchange.h); or,
 //                   between two sides, rows from the one to the other (side_exchange.h); or
 //                   columns, [rows, columns] into [ranks, rows, columns / ranks], or back,
 //                   [ranks * rows, columns / ranks] into [rows, columns]

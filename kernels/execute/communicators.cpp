@@ -35,7 +35,7 @@ Communicators::Communicators(const ExecutorSetup& setup)
       are_peers_(!only_nccl_ && cuda::are_peers(setup.devices)) {}
 
 bool Communicators::is_between_peers(const Plan& plan, const Op& op) const {
-  return are_peers_ && one_way(plan, op).has_value();
+  return are_peers_ && moves_by_copies(plan, op);
 }
 
 bool Communicators::holds_sides(const Plan& plan) const {
@@ -75,7 +75,7 @@ bool Communicators::has_opened(const Plan& plan) const {
            const auto* comm = std::get_if<CommOp>(&op.body);
            if (comm == nullptr) return true;
            const auto found = groups_.find(key_of(plan, op));
-           return found != groups_.end() &&
+           return found != groups_.end() && (!comm->is_copied || found->second.copies != nullptr) &&
                   (!wants_own_kernels(*comm, plan.ranks(op.ranks).size()) ||
                    found->second.all_reduce.contains(op.stream));
          });
@@ -83,7 +83,8 @@ bool Communicators::has_opened(const Plan& plan) const {
 
 Communicators::Key Communicators::key_of(const Plan& plan, const Op& op) {
   const auto ranks = plan.ranks(op.ranks);
-  return {.ranks = {ranks.begin(), ranks.end()}, .stream = one_way(plan, op) ? op.stream : -1};
+  return {.ranks = {ranks.begin(), ranks.end()},
+          .stream = moves_by_copies(plan, op) ? op.stream : -1};
 }
 
 CommGroup& Communicators::open_group(const Key& key, bool has_communicators) {
@@ -131,10 +132,26 @@ void Communicators::open(const Plan& plan) {
     if (comm == nullptr) continue;
     const auto ranks = plan.ranks(op.ranks);
     CommGroup& group = open_group(key_of(plan, op), !is_between_peers(plan, op));
+    if (comm->is_copied) open_copies(op, group);
     if (!wants_own_kernels(*comm, ranks.size()) || group.all_reduce.contains(op.stream)) continue;
     if (!group.team) group.team = std::make_unique<cuda::DeviceTeam>(devices_of(ranks));
     group.all_reduce.try_emplace(op.stream, *group.team, options_for(plan, op));
   }
+}
+
+void Communicators::open_copies(const Op& op, CommGroup& group) const {
+  if (group.copies != nullptr) return;
+  if (!are_peers_) {
+    std::string why = "GPUs without access to each other's memory";
+    if (setup_.processes.size > 1) why = "ranks of several processes";
+    if (setup_.only_nccl) why = "ranks whose collectives are all NCCL's";
+    throw std::invalid_argument("op \"" + op.name + "\": rows are copied between " + why +
+                                ", expected expert_comm eager, or one process whose GPUs have peer "
+                                "access (NVLink)");
+  }
+  const std::vector<int> devices = devices_of(group.ranks);
+  if (!group.team) group.team = std::make_unique<cuda::DeviceTeam>(devices);
+  group.copies = std::make_unique<CopyWorkspace>(devices);
 }
 
 // Of one rank too: steps of all sizes share what it works in.

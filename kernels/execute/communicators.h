@@ -2,9 +2,9 @@
 
 // What collectives among ranks of this process need: NCCL's communicators and the receive areas of
 // our own all-reduce, one set for each distinct group of ranks; and what layers of experts that are
-// one kernel over ranks work in. Ranks of two sides
-// (sim/plan/sides.h) write into each other's memory; where they cannot, NCCL has a communicator for
-// each stream of transfers between them, since those of one wait for each other.
+// one kernel over ranks work in. Ranks of two sides (sim/plan/sides.h) write into each other's
+// memory, and so do those of an exchange by copies; where two sides cannot, NCCL has a communicator
+// for each stream of transfers between them, since those of one wait for each other.
 
 #include <compare>
 #include <map>
@@ -19,6 +19,7 @@
 #include "kernels/comm/all_reduce/all_reduce.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/nccl.h"
+#include "kernels/execute/copy_workspace.h"
 #include "kernels/execute/executor.h"
 #include "kernels/execute/rank_error.h"
 #include "kernels/execute/side_workspace.h"
@@ -30,9 +31,10 @@ namespace orrery {
 struct CommGroup {
   std::vector<int> ranks;                         // of the plan, ascending
   std::vector<cuda::Communicator> communicators;  // of the ranks that this process has
-  std::unique_ptr<cuda::DeviceTeam> team;         // with all_reduce alone
+  std::unique_ptr<cuda::DeviceTeam> team;         // with all_reduce or copies alone
   // By stream of the plan, since calls that share one must be ordered. Empty: NCCL reduces.
   std::map<int, AllReduceWorkspace> all_reduce;
+  std::unique_ptr<CopyWorkspace> copies;  // of an all_to_all that is copied
   // Place of `rank`, which is one of them.
   [[nodiscard]] int place(int rank) const;
   // Of `rank`, which this process has.
@@ -46,7 +48,8 @@ class Communicators {
   explicit Communicators(const ExecutorSetup& setup);
   // What the communication ops of `plan` need and is not there yet. Call while nothing runs. Throws
   // cuda::NcclError, cuda::Error, std::runtime_error without NCCL, std::invalid_argument for GPUs
-  // without peer access and, for layers that are one kernel, for processes of several hosts.
+  // without peer access, for layers that are one kernel and processes of several hosts, and for an
+  // exchange by copies where NCCL is to move everything.
   void open(const Plan& plan);
   [[nodiscard]] bool has_opened(const Plan& plan) const;
   // Whether ranks of a communication op write into each other's memory.
@@ -85,6 +88,7 @@ class Communicators {
   [[nodiscard]] MoeKey moe_key_of(const Plan& plan, const Op& op) const;
   void open_moe(const Plan& plan, const Op& op);
   [[nodiscard]] std::unique_ptr<FusedMoePlan> open_moe_of_processes(const MoeKey& key) const;
+  void open_copies(const Op& op, CommGroup& group) const;
   CommGroup& open_group(const Key& key, bool has_communicators);
   [[nodiscard]] bool holds_sides(const Plan& plan) const;
   void open_sides(const Plan& plan);

@@ -52,11 +52,13 @@ std::int64_t scale_bytes(const Tensor& tensor) {
 }
 
 // Whether it is a collective that is worth SMs of their own: one of fewer bytes takes a few
-// microseconds, and what goes one way is copied.
+// microseconds, and copy engines take none.
 bool holds_sms(const Plan& plan, const Op& op) {
   constexpr double kLeastBytes = 1 << 20;
   const auto* const comm = std::get_if<CommOp>(&op.body);
-  if (comm == nullptr || comm->kind == CollectiveKind::kSendRecv || one_way(plan, op)) return false;
+  if (comm == nullptr || comm->kind == CollectiveKind::kSendRecv || moves_by_copies(plan, op)) {
+    return false;
+  }
   const auto moves_much = [&](const TensorView& view) {
     return bytes_of(plan.tensors()[static_cast<std::size_t>(view.tensor)]).value() >= kLeastBytes;
   };

@@ -523,6 +523,7 @@ Launch RankStep::bind_task(const Task& task) {
                                     .resources = rank_.resources(op.stream),
                                     .kernel_resources = rank_.resources(0),
                                     .sides = {sides_, &side_layout_, task},
+                                    .team = team_,
                                     .tables = tables_of(task),
                                     .kv = rank_.kv(),
                                     .kv_layer = kv_layer(task),

@@ -137,10 +137,15 @@ void RankTeam::run_apart(const std::function<void(int rank)>& work) {
 }
 
 void RankTeam::wait(const cuda::OrderEvent& event) const {
-  for (;;) {
+  wait_until([&] {
     const cudaError_t code = cudaEventQuery(event.get());
-    if (code == cudaSuccess) return;
     if (code != cudaErrorNotReady) ORRERY_CUDA(code);
+    return code == cudaSuccess;
+  });
+}
+
+void RankTeam::wait_until(const std::function<bool()>& is_done) const {
+  while (!is_done()) {
     if (failed()) throw RankAbandoned();
     pause();
   }

@@ -50,6 +50,9 @@ class RankTeam {
   // microsecond, where a blocking wait takes tens). Throws RankAbandoned when another rank fails
   // meanwhile, cuda::Error.
   void wait(const cuda::OrderEvent& event) const;
+  // Returns once `is_done()`, which is asked again and again, is true: of what ranks of this team
+  // tell each other. Throws RankAbandoned likewise.
+  void wait_until(const std::function<bool()>& is_done) const;
 
  private:
   void serve(std::size_t place);
