@@ -380,6 +380,7 @@ std::vector<Mesh> meshes_of_two() {
           {.tp = 2, .ep = 2},
           {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager},
           {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph},
+          {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kCopies},
           {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kTokens}};
 }
 
@@ -401,7 +402,7 @@ void check_even_rows(StepCheck& check) {
 
 // Tokens of experts in chunks, of which a rank may have fewer than chunks, or none.
 void check_chunks(StepCheck& check) {
-  for (const ExpertComm comm : {ExpertComm::kEager, ExpertComm::kGraph}) {
+  for (const ExpertComm comm : {ExpertComm::kEager, ExpertComm::kGraph, ExpertComm::kCopies}) {
     for (const int chunks : {2, 3}) {
       const Mesh mesh{.dp = 2, .ep = 2, .expert_comm = comm, .moe_chunks = chunks};
       for (const SmallMoe kind : {SmallMoe::kQwen3, SmallMoe::kLlama4, SmallMoe::kDeepseek}) {
@@ -473,7 +474,7 @@ void check_two_gpus(StepCheck& check) {
 
 void check_four_gpus(StepCheck& check) {
   using enum ExpertComm;
-  for (const ExpertComm comm : {kEager, kGraph, kTokens}) {
+  for (const ExpertComm comm : {kEager, kGraph, kCopies, kTokens}) {
     check.check_steps(
         {.kind = SmallMoe::kDeepseek, .mesh = {.dp = 2, .tp = 2, .ep = 4, .expert_comm = comm}});
   }
@@ -539,6 +540,7 @@ CheckCount check_mla() {
 CheckCount check_halves() {
   StepCheck check(cuda::device_count());
   for (Mesh mesh : meshes_of_two()) {
+    if (mesh.expert_comm == ExpertComm::kCopies) continue;  // not in halves
     mesh.two_batch_overlap = true;
     mesh.num_micro_batches = kNumHalves;
     check.check_steps({.kind = SmallMoe::kQwen3, .mesh = mesh});

@@ -218,23 +218,30 @@ void check_several_gpus(LayerCheck& check) {
     for (const char* tokens : {" tokens=134", " tokens=2", " tokens=3 load=zipf:1"}) {
       const std::string wide = model + tokens + " dp=2 ep=2";
       check.check_layers({wide + " comm=graph", wide + " comm=graph mode=eager streams=2",
-                          wide + " comm=eager mode=eager", wide + " comm=eager"});
+                          wide + " comm=eager mode=eager", wide + " comm=eager",
+                          wide + " comm=copies mode=eager", wide + " comm=copies",
+                          wide + " comm=copies mode=eager streams=2"});
       for (const char* chunks : {" chunks=2", " chunks=3"}) {
         check.check_layers({wide + " comm=graph" + chunks, wide + " comm=graph mode=eager" + chunks,
                             wide + " comm=eager mode=eager" + chunks,
-                            wide + " comm=eager mode=eager streams=2" + chunks});
+                            wide + " comm=eager mode=eager streams=2" + chunks,
+                            wide + " comm=copies mode=eager" + chunks,
+                            wide + " comm=copies mode=eager streams=2" + chunks});
       }
     }
   }
   for (const std::string mesh : {"dp=2 tp=2 ep=4 comm=graph", "dp=2 tp=2 ep=2 comm=dedup_graph"}) {
     check.check_layers({"tiny_deepseek tokens=134 " + mesh});
   }
-  for (const std::string mesh : {"dp=2 tp=2 ep=4 comm=eager", "dp=2 tp=2 ep=2 comm=dedup"}) {
+  for (const std::string mesh :
+       {"dp=2 tp=2 ep=4 comm=eager", "dp=2 tp=2 ep=4 comm=copies", "dp=2 tp=2 ep=2 comm=dedup"}) {
     check.check_layers({"tiny_deepseek tokens=134 mode=eager " + mesh});
   }
   for (const std::string model : {"tiny_qwen3", "tiny_llama4"}) {
     const std::string wide = model + " tokens=134 dp=4 ep=4";
-    check.check_layers({wide + " comm=graph", wide + " comm=eager mode=eager"});
+    check.check_layers({wide + " comm=graph", wide + " comm=eager mode=eager",
+                        wide + " comm=copies mode=eager",
+                        wide + " comm=copies mode=eager chunks=3"});
   }
   for (const char* mesh :
        {"tp=2", "tp=2 ep=2", "dp=2 ep=2 comm=graph", "dp=2 ep=2 comm=graph chunks=2"}) {

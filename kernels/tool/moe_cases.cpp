@@ -81,7 +81,8 @@ ExpertComm parse_comm(std::string_view text) {
     const auto comm = static_cast<ExpertComm>(found - kExpertCommNames.begin());
     if (comm != ExpertComm::kTokens) return comm;
     throw std::invalid_argument(
-        "comm is 'tokens', which is not executed; expected eager, graph, dedup or dedup_graph");
+        "comm is 'tokens', which is not executed; expected eager, copies, graph, dedup or "
+        "dedup_graph");
   }
   throw std::invalid_argument("comm is '" + std::string(text) + "', nearest is '" +
                               nearest(text, kExpertCommNames) + "'");

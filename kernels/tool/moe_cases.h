@@ -27,7 +27,9 @@ inline constexpr std::string_view kNoJitter = "none";
 // tokens  of all ranks together
 // load    router: experts as the router's scores say; uniform, zipf:S (share of the k-th expert
 //         proportional to k^-S, in an order drawn from the seed): scores are imposed that choose so
-// comm    how tokens reach experts on other data-parallel ranks (ExpertComm)
+// comm    how tokens reach experts on other data-parallel ranks (ExpertComm); eager, copies and
+// dedup
+//         read counts on the host, so with mode=eager alone
 // chunks  parts of a rank's tokens, of which one computes while others are on their way
 // (moe_chunks)
 // capacity  of design persistent, 100 times the capacity factor

@@ -38,6 +38,14 @@ TEST(MoeCases, ChunksAreOfTheMesh) {
   EXPECT_NE(to_csv(rows).find(",graph,3,2,"), std::string::npos);
 }
 
+TEST(MoeCases, RowsMayBeCopied) {
+  const MoeCase one =
+      parse_moe_case("qwen3_30b tokens=128 dp=2 ep=2 comm=copies mode=eager chunks=2");
+  EXPECT_EQ(one.mesh.expert_comm, ExpertComm::kCopies);
+  EXPECT_EQ(host_waits(parallelize(moe_plan(one), one.mesh), 0).size(), 1U);
+  EXPECT_NE(to_csv(std::vector<LayerRow>{row_of(one, 0)}).find(",copies,2,2,"), std::string::npos);
+}
+
 TEST(MoeCases, ACapacityIsOfTheOneKernel) {
   const MoeCase one = parse_moe_case("qwen3_30b tokens=128 design=persistent capacity=125");
   EXPECT_EQ(moe_lowering(one).capacity_percent, 125);
@@ -87,7 +95,7 @@ TEST(MoeCases, AnUnknownWordIsAnErrorThatNamesTheNearest) {
   }
   EXPECT_NE(message("scout dp=2 ep=2 comm=eager chunks=65").find("1 to 64"), std::string::npos);
   EXPECT_NE(message("scout chunks=2").find("with dp 1"), std::string::npos);
-  EXPECT_NE(message("scout dp=2 ep=2 chunks=2").find("eager or graph"), std::string::npos);
+  EXPECT_NE(message("scout dp=2 ep=2 chunks=2").find("eager, graph or copies"), std::string::npos);
   EXPECT_NE(message("scout load=zipf").find("zipf:S"), std::string::npos);
   EXPECT_NE(message("scout tokens=0").find("expected a whole number from 1"), std::string::npos);
 }
