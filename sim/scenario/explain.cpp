@@ -19,7 +19,7 @@ std::string call_of(const Op& op) {
   }
   if (const auto* comm = std::get_if<CommOp>(&op.body)) {
     return std::string(to_text(comm->kind)) + " " + std::string(to_text(comm->dtype)) + " " +
-           to_text(comm->bytes_per_rank);
+           to_text(comm->bytes_per_rank) + (comm->is_copied ? " copied" : "");
   }
   return std::string(to_text(std::get<HostOp>(op.body).kind));
 }

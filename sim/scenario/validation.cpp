@@ -192,6 +192,7 @@ Seconds deviation(const PricedPlan& priced) {
       for (const Dim& dim : kernel->dims) call += " " + std::to_string(dim.size);
     } else if (const auto* comm = std::get_if<CommOp>(&op.body)) {
       call = std::string(to_text(comm->kind)) + " " + std::to_string(comm->bytes_per_rank.value());
+      if (comm->is_copied) call += " copied";
     }
     const Estimate& estimate = priced.times[i];
     by_call[call] += estimate.time.value() * estimate.spread *
