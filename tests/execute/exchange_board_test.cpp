@@ -78,6 +78,7 @@ TEST(ExchangeBoard, ThreadsReadTheOffersOfTheSameExchange) {
   };
   {
     std::vector<std::jthread> threads;
+    threads.reserve(kRanks);
     for (int place = 0; place < kRanks; ++place) {
       threads.emplace_back([&, place] {
         for (std::int64_t i = 0; i < kExchanges; ++i) {

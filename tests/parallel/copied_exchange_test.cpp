@@ -169,12 +169,12 @@ struct CopiedStep {
     return (found->end - found->start).value();
   }
 };
-CopiedStep simulated_exchange(ExpertComm comm, int chunks, StepLevel level, int gpus = 4) {
+CopiedStep simulated_exchange(ExpertComm comm, int chunks, StepLevel level) {
   static const ModelConfig model = testing::shipped_model("Qwen--Qwen3-30B-A3B");
-  CopiedStep result{.plan = parallelize(moe_layer_plan(model, 4 * 16384, kExchanged),
+  CopiedStep result{.plan = parallelize(moe_layer_plan(model, std::int64_t{4} * 16384, kExchanged),
                                         exchange_mesh(comm, chunks, 4)),
                     .timeline = {}};
-  const Machine machine = cluster(gpus);
+  const Machine machine = cluster(4);
   const CostModel cost(machine, nullptr, nullptr, {});
   result.timeline = simulate(result.plan, machine, cost, {.level = level});
   return result;
@@ -202,7 +202,7 @@ TEST(CopiedExchange, LeavesExpertsBesideItTheirSms) {
   EXPECT_LT(copies.seconds(), eager.seconds());
 }
 
-// Four of 16 GPUs are of one host; eight and the next eight are of two.
+// 16 GPUs are two hosts of eight.
 TEST(CopiedExchange, BetweenHostsHasNoPrice) {
   const ModelConfig model = testing::small_deepseek();
   const Plan plan =
