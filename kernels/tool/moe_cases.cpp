@@ -118,6 +118,7 @@ constexpr auto kKeys = std::to_array<Key>({
     {"streams", [](MoeCase& one, const Value& value) { one.streams = value.small(1); }},
     {"shared", [](MoeCase& one,
                   const Value& value) { one.shared_inside = one_of(value, "beside", "inside"); }},
+    {"split", [](MoeCase& one, const Value& value) { one.mesh.split_shared_expert = one_of(value, "0", "1"); }},
     {"capacity", [](MoeCase& one, const Value& value) { one.capacity_percent = value.whole(1); }},
     {"fuse", [](MoeCase& one, const Value& value) { one.fuses_scatter = one_of(value, "0", "1"); }},
     {"mode",

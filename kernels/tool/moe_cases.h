@@ -32,6 +32,8 @@ inline constexpr std::string_view kNoJitter = "none";
 //         read counts on the host, so with mode=eager alone
 // chunks  parts of a rank's tokens, of which one computes while others are on their way
 // (moe_chunks)
+// split   1: the last gemm of the shared expert runs beside the way back, 0: all of it beside the
+//         way there (Mesh::split_shared_expert)
 // capacity  of design persistent, 100 times the capacity factor
 // late    us by which a rank comes late to the layer, and behind a colon to the exchange that
 //         brings results back: 50 or 50:20

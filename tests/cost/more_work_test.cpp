@@ -12,8 +12,8 @@
 
 #include "sim/cost/cost.h"
 #include "sim/cost/interpolate.h"
-#include "sim/cost/roofline.h"
 #include "sim/cost/provider_tables.h"
+#include "sim/cost/roofline.h"
 #include "tests/cost/cost_testing.h"
 
 namespace orrery {

@@ -82,8 +82,8 @@ LaunchWork streamed(const GroupedGemmShape& shape, const GroupedGemmLoad& load, 
   const StreamedTile tile = streamed_candidates(shape, load).front();
   const std::int64_t items = load.active * ceil_div(shape.n, tile.rows);
   const std::int64_t last = ceil_div(items % kNumSms * tile.cuts, kNumSms);
-  const double rounds =
-      static_cast<double>(items / kNumSms) + static_cast<double>(last) / tile.cuts;
+  const std::int64_t full = items / kNumSms;
+  const double rounds = static_cast<double>(full) + static_cast<double>(last) / tile.cuts;
   const auto item_bytes = static_cast<double>(tile.rows * row_bytes(shape));
   const auto weights = static_cast<double>(load.active * shape.n * row_bytes(shape));
   const auto rows = static_cast<double>(load.rows * (row_bytes(shape) + 2 * shape.n));
@@ -113,7 +113,8 @@ double computed_in_waves(const GroupedGemmShape& shape, const GroupedGemmLoad& l
   const tiles::LastTiles last =
       tiles::cut_last_tiles(static_cast<int>(number % kNumSms), static_cast<int>(kNumSms),
                             swaps_ab ? tiles::kSwapAbParts : tiles::kTiledParts);
-  const double waves = static_cast<double>(number / kNumSms) + last.cost / 400.0;
+  const std::int64_t full = number / kNumSms;
+  const double waves = static_cast<double>(full) + last.cost / 400.0;
   const double mean = all.cost / all.number;
   // Of less than a wave the widest tile, or a part of it, ends last.
   const double busy =
