@@ -109,8 +109,8 @@ TEST(HeldOut, LaunchesOfOurOwnKernelsHoldForRowsAndShapesThatAreLeftOut) {
     double p95;
   };
   const std::map<std::pair<std::string, HeldOutUnit>, Limits> limits = {
-      {{"attention_decode", HeldOutUnit::kRow}, {2.2, 13}},
-      {{"attention_decode", HeldOutUnit::kShape}, {5.5, 27}},
+      {{"attention_decode", HeldOutUnit::kRow}, {2.2, 11}},
+      {{"attention_decode", HeldOutUnit::kShape}, {4.5, 25}},
       {{"attention_prefill", HeldOutUnit::kRow}, {2, 13}},
       {{"attention_prefill", HeldOutUnit::kShape}, {2.5, 16}},
       {{"mla_prefill", HeldOutUnit::kRow}, {6, 15}},

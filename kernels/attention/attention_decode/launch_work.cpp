@@ -18,17 +18,24 @@ constexpr std::int32_t kHeadsOfTile = 8;     // query heads in an MMA
 constexpr std::int32_t kPartsAtOnce = 16;    // partial results that a merge has under way
 
 // us but for the rate, fitted to the 2,489 rows of attention_decode.csv of an H200 (graphs, cold),
-// which their sum is off by 3.1 % in the median and 12 % at the 95th percentile.
-constexpr double kBegin = 3.43;
-constexpr double kRate = 5.86e12;     // bytes/s beside what warps do with them
-constexpr double kTileBf16 = 0.39;    // a unit of one warp of a block
-constexpr double kTileFp8 = 0.5;      // likewise
-constexpr double kMoreHeads = 0.32;   // of that, for each further 8 query heads of a kv head
-constexpr double kRow = 1.8;          // a row that a block begins
-constexpr double kRowHeads = 0.54;    // and for each 8 query heads of it
-constexpr double kShared = 0.71;      // a row that blocks share
-constexpr double kMergeHeads = 1.44;  // and for each 8 query heads and 16 partial results
-constexpr double kSecond = 2.14;      // a second row that is shared with others
+// which their sum is off by 3.0 % in the median and 11 % at the 95th percentile. The rate is what
+// the memory streams at: left free it was 5.9 TB/s, which tiles made up for, and an H100's decodes
+// came out 7 % short.
+constexpr double kBegin = 3.27;
+constexpr double kRate = 4.65e12;     // bytes/s
+constexpr double kOverlap = 3.2;      // of tiles and bytes
+constexpr double kMoreHeads = 2.5;    // of a tile, for each further 8 query heads of a kv head
+constexpr double kRow = 1.9;          // a row that a block begins
+constexpr double kRowHeads = 0.52;    // and for each 8 query heads of it
+constexpr double kShared = 0.87;      // a row that blocks share
+constexpr double kMergeHeads = 1.37;  // and for each 8 query heads and 16 partial results
+constexpr double kSecond = 2.1;       // a second row that is shared with others
+
+// A unit of one warp of a block.
+double tile_us(std::int32_t element_bytes, std::int32_t head_dim) {
+  if (element_bytes == 1) return head_dim == 64 ? 1.26 : 1.08;
+  return head_dim == 64 ? 0.1 : 0.35;
+}
 
 std::int32_t ceil_div(std::int32_t a, std::int32_t b) { return (a + b - 1) / b; }
 
@@ -69,7 +76,7 @@ LaunchWork attention_decode_launch(const AttentionDecodeShape& shape, std::int32
   const double passes = ceil_div(blocks.heads * ratio, kHeadsOfTile);
   const double more_heads = kMoreHeads * (ceil_div(ratio, kHeadsOfTile) - 1);
   const double tiles = static_cast<double>(blocks.units) * blocks.heads / decode::kWarps;
-  const double computing = (element_bytes == 1 ? kTileFp8 : kTileBf16) * (1 + more_heads) * tiles;
+  const double computing = tile_us(element_bytes, shape.head_dim) * (1 + more_heads) * tiles;
   double beside = kBegin + blocks.rows * (kRow + kRowHeads * passes);
   if (blocks.shared_rows > 0) {
     // Beyond kFanIn in two goes.
@@ -81,7 +88,8 @@ LaunchWork attention_decode_launch(const AttentionDecodeShape& shape, std::int32
   }
   return {.computed = computing * 1e-6 / (flops.value() / kPeak),
           .moved = kBandwidth / kRate,
-          .beside = us(beside)};
+          .beside = us(beside),
+          .overlap = kOverlap};
 }
 
 }  // namespace orrery
