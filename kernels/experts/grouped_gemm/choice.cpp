@@ -13,6 +13,9 @@ constexpr std::int64_t kNumSms = 132;
 
 std::int64_t element_bytes(DType dtype) { return dtype == DType::kFp8 ? 1 : 2; }
 
+constexpr int kNarrowRows = 64;  // of w in an item
+constexpr int kWideRows = 128;
+
 constexpr int kSharedBytesPerSm = 228 * 1024;
 constexpr int kReservedPerBlock = 1024;  // by the driver
 constexpr int kMostStages = 24;
@@ -27,7 +30,6 @@ int cuts_for(const GroupedGemmShape& shape) {
 
 // Whether items of 128 rows keep all SMs busy: at least two each, in rounds that are nearly full.
 bool fills_with_wide_items(const GroupedGemmShape& shape, const GroupedGemmLoad& load) {
-  constexpr std::int64_t kWideRows = 128;
   constexpr double kFull = 0.95;
   const std::int64_t items = load.active * ((shape.n + kWideRows - 1) / kWideRows);
   const std::int64_t rounds = (items + kNumSms - 1) / kNumSms;
@@ -35,6 +37,11 @@ bool fills_with_wide_items(const GroupedGemmShape& shape, const GroupedGemmLoad&
 }
 
 }  // namespace
+
+StreamedItem streamed_item(const GroupedGemmShape& shape, const GroupedGemmLoad& load) {
+  return {.rows = fills_with_wide_items(shape, load) ? kWideRows : kNarrowRows,
+          .cuts = cuts_for(shape)};
+}
 
 void require_grouped_gemm_shape(const GroupedGemmShape& shape) {
   if (shape.dtype != DType::kBf16 && shape.dtype != DType::kFp16 && shape.dtype != DType::kFp8) {
@@ -121,14 +128,14 @@ std::vector<StreamedTile> streamed_candidates(const GroupedGemmShape& shape,
     const bool is_new = std::ranges::find(tiles, tile) == tiles.end();
     if (is_new && tile.stages >= kEnoughStages) tiles.push_back(tile);
   };
-  if (fills_with_wide_items(shape, load)) add(128, 2, 1);
+  if (streamed_item(shape, load).rows == kWideRows) add(kWideRows, 2, 1);
   // Stages of 512 bytes of k, unless the last would be half empty.
   const std::int64_t k_bytes = shape.k * element_bytes(shape.dtype);
   const bool halves = k_bytes % (std::int64_t{4} * kPanelBytes) != 0 && k_bytes < kLongRow;
   for (const int blocks_per_sm : {1, 2}) {
-    add(64, halves ? 2 : 4, blocks_per_sm);
-    add(64, halves ? 4 : 2, blocks_per_sm);
-    add(128, 2, blocks_per_sm);
+    add(kNarrowRows, halves ? 2 : 4, blocks_per_sm);
+    add(kNarrowRows, halves ? 4 : 2, blocks_per_sm);
+    add(kWideRows, 2, blocks_per_sm);
   }
   return tiles;
 }

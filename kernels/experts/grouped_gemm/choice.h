@@ -80,6 +80,13 @@ bool is_streamed(const GroupedGemmLoad& load);
 // leaves some 32 rows empty (widths in steps of 32, one or two tiles a group: swap_ab_sm90.cuh).
 double computed_over_needed(const GroupedGemmLoad& load);
 
+// A work item of the weight-streaming kernel by the rule: rows of w, and pieces of it along k.
+struct StreamedItem {
+  int rows = 0;
+  int cuts = 0;
+};
+StreamedItem streamed_item(const GroupedGemmShape& shape, const GroupedGemmLoad& load);
+
 // Tiles of the weight-streaming kernel worth timing, that of the rule first.
 std::vector<StreamedTile> streamed_candidates(const GroupedGemmShape& shape,
                                               const GroupedGemmLoad& load);

@@ -79,12 +79,12 @@ LaunchWork streamed(const GroupedGemmShape& shape, const GroupedGemmLoad& load, 
   constexpr double kRateOfWeights = 4.83e12;
   constexpr double kRateOfRows = 2.15e12;  // in and out
   const double peak = 0.75 * (shape.dtype == DType::kFp8 ? 1979e12 : 989e12);
-  const StreamedTile tile = streamed_candidates(shape, load).front();
-  const std::int64_t items = load.active * ceil_div(shape.n, tile.rows);
-  const std::int64_t last = ceil_div(items % kNumSms * tile.cuts, kNumSms);
+  const StreamedItem item = streamed_item(shape, load);
+  const std::int64_t items = load.active * ceil_div(shape.n, item.rows);
+  const std::int64_t last = ceil_div(items % kNumSms * item.cuts, kNumSms);
   const std::int64_t full = items / kNumSms;
-  const double rounds = static_cast<double>(full) + static_cast<double>(last) / tile.cuts;
-  const auto item_bytes = static_cast<double>(tile.rows * row_bytes(shape));
+  const double rounds = static_cast<double>(full) + static_cast<double>(last) / item.cuts;
+  const auto item_bytes = static_cast<double>(item.rows * row_bytes(shape));
   const auto weights = static_cast<double>(load.active * shape.n * row_bytes(shape));
   const auto rows = static_cast<double>(load.rows * (row_bytes(shape) + 2 * shape.n));
   const double moving = weights / kRateOfWeights + rows / kRateOfRows;
