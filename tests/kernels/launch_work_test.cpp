@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/attention/mla_decode/launch_work.h"
+#include "kernels/attention/mla_decode/split.h"
 #include "kernels/experts/grouped_gemm/launch_work.h"
 #include "kernels/experts/grouped_gemm/tile_sizes.h"
 
@@ -92,6 +94,63 @@ TEST(AttentionDecodeLaunch, OfNothingIsNothing) {
   const AttentionDecodeShape none = decode_shape(0, 128, 8);
   EXPECT_EQ(attention_decode_blocks(none, kElementBytes).units, 0);
   EXPECT_FALSE(attention_decode_launch(none, kElementBytes, Flops(0)).beside.has_value());
+}
+
+// Pieces as the kernel's units go through them.
+MlaDecodeUnits counted(const MlaDecodeShape& shape) {
+  const int units = shape.heads > 64 ? kNumSms / 2 : kNumSms;
+  const int sequences = static_cast<int>(shape.sequences);
+  const int row = mla_tiles(static_cast<int>(shape.context));
+  const int longest = row * std::min(mla_sequences_per_unit(sequences, units), sequences);
+  const MlaSplit split = mla_split(row * sequences, longest, sequences, units);
+  MlaDecodeUnits most;
+  std::vector<std::int64_t> parts(static_cast<std::size_t>(sequences));
+  const std::vector<std::int32_t> lengths(static_cast<std::size_t>(sequences),
+                                          static_cast<std::int32_t>(shape.context));
+  for (int unit = 0; unit < units; ++unit) {
+    const int first = split.whole ? unit * split.quota * row : unit * split.quota;
+    const int tiles =
+        std::min(split.whole ? split.quota * row : split.quota, row * sequences - first);
+    if (tiles <= 0) break;
+    MlaPieces pieces(lengths.data(), sequences, first / row, first % row, tiles);
+    MlaPiece piece;
+    std::int64_t num_pieces = 0;
+    while (pieces.next(piece)) {
+      ++num_pieces;
+      ++parts[static_cast<std::size_t>(piece.sequence)];
+    }
+    most.tiles = std::max<std::int64_t>(most.tiles, tiles);
+    most.pieces = std::max(most.pieces, num_pieces);
+  }
+  most.parts = *std::ranges::max_element(parts);
+  return most;
+}
+
+TEST(MlaDecodeLaunch, CountsWhatTheBusiestUnitHas) {
+  int equal = 0;
+  int all = 0;
+  for (const std::int64_t sequences : {1, 2, 3, 17, 66, 70, 132, 140, 200, 500}) {
+    for (const std::int64_t context : {1, 63, 64, 65, 700, 1300, 4096, 32768}) {
+      for (const std::int64_t heads : {8, 64, 128}) {
+        const MlaDecodeShape shape{.sequences = sequences, .context = context, .heads = heads};
+        const MlaDecodeUnits found = mla_decode_units(shape);
+        const MlaDecodeUnits right = counted(shape);
+        const std::string where = std::to_string(sequences) + " x " + std::to_string(context) +
+                                  ", " + std::to_string(heads) + " heads";
+        ASSERT_EQ(found.tiles, right.tiles) << where;
+        ASSERT_GE(found.pieces, right.pieces) << where;
+        ASSERT_GE(found.parts, right.parts) << where;
+        ++all;
+        if (found.pieces == right.pieces && found.parts == right.parts) ++equal;
+      }
+    }
+  }
+  EXPECT_GE(equal, all * 8 / 10) << "of " << all;
+}
+
+TEST(MlaDecodeLaunch, OfNothingIsNothing) {
+  EXPECT_EQ(mla_decode_units({.sequences = 0, .context = 64, .heads = 16}).tiles, 0);
+  EXPECT_FALSE(mla_decode_launch({}, Flops(0)).beside.has_value());
 }
 
 GroupedGemmShape grouped_shape(std::int64_t rows, std::int64_t active, std::int64_t n,

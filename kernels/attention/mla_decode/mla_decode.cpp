@@ -1,3 +1,4 @@
+#include "kernels/attention/mla_decode/launch_work.h"
 #include "kernels/kernel_spec.h"
 #include "kernels/work.h"
 
@@ -34,6 +35,13 @@ Bytes workspace(DType /*dtype*/, const Dims& dims) {
   return Bytes(static_cast<double>(results + kSharedSequences * 8));
 }
 
+LaunchWork launch(DType dtype, const Dims& dims) {
+  return mla_decode_launch({.sequences = dim(dims, "batch"),
+                            .context = dim(dims, "context"),
+                            .heads = dim(dims, "heads")},
+                           work(dtype, dims).flops);
+}
+
 }  // namespace
 
 KernelSpec mla_decode_spec() {
@@ -68,7 +76,9 @@ KernelSpec mla_decode_spec() {
                 .hbm = 0.8,
                 .floor = us(12),
                 .spread = 0.06,
-                .grid = {.axes = {"batch", "context", "heads"}}},
+                .grid = {.axes = {"batch", "context", "heads"}},
+                .launch = launch,
+                .launch_holds_across_ways = true},
       .workspace = workspace,
       .executed = {DType::kBf16}};
 }
