@@ -391,7 +391,7 @@ std::vector<KernelOp> bench_ops() {
     ops.push_back(op(dtype, {16384, 4096, 2048, 64, 64}));
     ops.push_back(op(dtype, {16384, 2048, 2048, 64, 64}));
   }
-  // Orders of tiles (docs/kernels/moe.md): weights of a group that the L2 cache keeps, and not.
+  // Orders of tiles (docs/moe.md): weights of a group that the L2 cache keeps, and not.
   for (const Sizes& sizes : {Sizes{16384, 2048, 5120, 16, 16}, Sizes{32768, 28672, 4096, 8, 8},
                              Sizes{16384, 5120, 8192, 2, 2}}) {
     add_orders(ops, sizes, kChosen);
