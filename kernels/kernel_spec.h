@@ -97,8 +97,9 @@ struct Prior {
   double (*blocks)(DType dtype, const Dims& dims) = nullptr;
   // What is computed over what needs to be, where tiles have empty rows; null: 1.
   double (*padding)(DType dtype, const Dims& dims) = nullptr;
-  // Of our own kernel, what its rows are interpolated by; null: the work alone.
-  LaunchWork (*launch)(DType dtype, const Dims& dims) = nullptr;
+  // Of our own kernel on so many SMs, what its rows are interpolated by: those of all SMs of an
+  // H200 (launch_gpu.h). Null: the work alone.
+  LaunchWork (*launch)(DType dtype, const Dims& dims, int num_sms) = nullptr;
   // It tells calls of different ways apart as their times do; else among rows of one way alone.
   bool launch_holds_across_ways = false;
   // The kernel and dims whose rows answer a call where it has none of its own; null: none.
@@ -147,6 +148,8 @@ struct KernelSpec {
   // Linear in what it reads in the shape of its result, so parts of a sum over ranks may be added
   // up behind it.
   bool is_sum = false;
+  // Its launcher takes so many blocks fewer as KernelOp::free_sms says.
+  bool leaves_sms = false;
   // What it reads is read back when the step has ended.
   bool keeps_inputs = false;
   // Scratch memory of a call on an H200; null: none, or what gemms share.

@@ -79,6 +79,10 @@ void check_call(const KernelOp& op) {
                                 std::to_string(op.dims[i].size) + ", expected at least " +
                                 std::to_string(least));
   }
+  if (op.free_sms < 0 || (op.free_sms > 0 && !spec.leaves_sms)) {
+    throw std::invalid_argument("kernel " + op.kernel + " leaves " + std::to_string(op.free_sms) +
+                                " SMs, expected " + (spec.leaves_sms ? "0 or more" : "none"));
+  }
   static_cast<void>(work_of(op));
 }
 

@@ -115,8 +115,6 @@ struct BindContext {
   // lets others start only after its own predecessors have ended, as those do that read no weights:
   // whoever writes the counts has ended then.
   bool counts_are_there = false;
-  // SMs to be left to collectives that run beside the op.
-  int free_sms = 0;
 };
 
 }  // namespace orrery

@@ -183,42 +183,4 @@ std::vector<std::vector<std::int32_t>> event_waits(std::span<const TaskMemory> t
   return waits;
 }
 
-std::vector<bool> beside_held_sms(std::span<const TaskMemory> tasks,
-                                  std::span<const std::vector<std::int32_t>> waits) {
-  const std::size_t streams = num_streams(tasks);
-  // By task: the latest of each stream that has ended when it begins.
-  std::vector<std::vector<std::int32_t>> ended(tasks.size(),
-                                               std::vector<std::int32_t>(streams, kNone));
-  std::vector<std::int32_t> last(streams, kNone);     // by stream
-  std::vector<std::int32_t> holding(streams, kNone);  // likewise, of those that hold SMs
-  std::vector<bool> beside(tasks.size());
-  for (std::size_t i = 0; i < tasks.size(); ++i) {
-    const auto stream = static_cast<std::size_t>(tasks[i].stream);
-    const auto add = [&](std::int32_t before) {
-      const auto task = static_cast<std::size_t>(before);
-      for (std::size_t other = 0; other < streams; ++other) {
-        ended[i][other] = std::max(ended[i][other], ended[task][other]);
-      }
-      std::int32_t& latest = ended[i][static_cast<std::size_t>(tasks[task].stream)];
-      latest = std::max(latest, before);
-    };
-    if (last[stream] != kNone) add(last[stream]);
-    std::ranges::for_each(waits[i], add);
-    for (std::size_t other = 0; other < streams; ++other) {
-      if (other != stream && holding[other] > ended[i][other]) beside[i] = true;
-    }
-    last[stream] = static_cast<std::int32_t>(i);
-    if (!tasks[i].holds_sms) continue;
-    holding[stream] = static_cast<std::int32_t>(i);
-    for (std::size_t other = 0; other < streams; ++other) {  // those that it does not wait for
-      if (other == stream) continue;
-      for (std::int32_t before = last[other]; before > ended[i][other]; --before) {
-        const auto task = static_cast<std::size_t>(before);
-        if (static_cast<std::size_t>(tasks[task].stream) == other) beside[task] = true;
-      }
-    }
-  }
-  return beside;
-}
-
 }  // namespace orrery

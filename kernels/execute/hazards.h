@@ -21,7 +21,6 @@ struct TaskMemory {
   std::vector<MemoryRange> reads;
   std::vector<MemoryRange> writes;
   std::vector<std::int32_t> after;  // earlier tasks
-  bool holds_sms = false;           // for long, as a collective that moves much does
 };
 
 // For each task the earlier tasks on other streams whose end it has to wait for: those that wrote
@@ -30,10 +29,5 @@ struct TaskMemory {
 // and from waits before. Tasks of a stream run in order; at most one wait per other stream. Throws
 // std::invalid_argument for a negative stream or an `after` that is not an earlier task.
 std::vector<std::vector<std::int32_t>> event_waits(std::span<const TaskMemory> tasks);
-
-// For each task whether one of another stream that holds SMs may run while it does: by these waits
-// neither has to end before the other begins.
-std::vector<bool> beside_held_sms(std::span<const TaskMemory> tasks,
-                                  std::span<const std::vector<std::int32_t>> waits);
 
 }  // namespace orrery

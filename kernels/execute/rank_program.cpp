@@ -51,20 +51,6 @@ std::int64_t scale_bytes(const Tensor& tensor) {
   return rows * static_cast<std::int64_t>(sizeof(float));
 }
 
-// Whether it is a collective that is worth SMs of their own: one of fewer bytes takes a few
-// microseconds, and copy engines take none.
-bool holds_sms(const Plan& plan, const Op& op) {
-  constexpr double kLeastBytes = 1 << 20;
-  const auto* const comm = std::get_if<CommOp>(&op.body);
-  if (comm == nullptr || comm->kind == CollectiveKind::kSendRecv || moves_by_copies(plan, op)) {
-    return false;
-  }
-  const auto moves_much = [&](const TensorView& view) {
-    return bytes_of(plan.tensors()[static_cast<std::size_t>(view.tensor)]).value() >= kLeastBytes;
-  };
-  return std::ranges::any_of(op.reads, moves_much) || std::ranges::any_of(op.writes, moves_much);
-}
-
 }  // namespace
 
 std::vector<Task> rank_tasks(const Plan& plan, int rank) {
@@ -218,7 +204,7 @@ std::vector<TaskMemory> task_memory(const Plan& plan, int rank, const std::vecto
   std::vector<std::int32_t> latest(plan.ops().size(), -1);  // task of the op's latest copy
   for (std::size_t task = 0; task < tasks.size(); ++task) {
     const Op& op = op_of(plan, tasks[task].op);
-    TaskMemory memory{.stream = op.stream, .holds_sms = holds_sms(plan, op)};
+    TaskMemory memory{.stream = op.stream};
     const auto add = [&](std::vector<MemoryRange>& ranges, TensorId id) {
       const auto i = static_cast<std::size_t>(id);
       const Tensor& tensor = plan.tensors()[i];

@@ -35,9 +35,6 @@ const T* at(const cuda::DeviceBuffer<std::byte>& buffer, std::int64_t offset) {
   return reinterpret_cast<const T*>(buffer.get() + offset);
 }
 
-// Blocks of NCCL's kernels between GPUs of one host, an SM for each (H200, NVLink).
-constexpr int kSmsOfCollectives = 24;
-
 // Whether `before` is a kernel that reads no weights and writes none of the counts that `op`, a
 // kernel, reads.
 bool leaves_counts(const Plan& plan, const Op& before, const Op& op, const OperandSlots& slots) {
@@ -262,7 +259,6 @@ void RankStep::find_events() {
   }
   streams_.assign(streams.begin(), streams.end());
   waits_.resize(tasks_.size());
-  is_beside_collective_.resize(plan_.ops().size());
   events_.resize(tasks_.size());
   if (streams_.size() == 1) return;
   std::vector<TaskMemory> memory = task_memory(plan_, rank_.rank(), tasks_, buffers_, layers_);
@@ -274,10 +270,6 @@ void RankStep::find_events() {
     }
   }
   waits_ = event_waits(memory);
-  const std::vector<bool> beside = beside_held_sms(memory, waits_);
-  for (std::size_t i = 0; i < tasks_.size(); ++i) {
-    if (beside[i]) is_beside_collective_[static_cast<std::size_t>(tasks_[i].op)] = true;
-  }
   for (const auto& waits : waits_) {
     for (const std::int32_t before : waits) {
       auto& event = events_[static_cast<std::size_t>(before)];
@@ -593,9 +585,7 @@ Launch RankStep::bind_kernel(const Task& task, std::span<const Operand> reads,
        .resources = rank_.resources(op.stream),
        .first_expert = first_expert_of(plan_, op, rank_.first_expert()),
        .ranked_moe = communicators_.ranked_moe(plan_, op, rank_.rank()),
-       .counts_are_there = counts_are_there_[current_],
-       .free_sms =
-           is_beside_collective_[static_cast<std::size_t>(task.op)] ? kSmsOfCollectives : 0});
+       .counts_are_there = counts_are_there_[current_]});
 }
 
 }  // namespace orrery

@@ -239,7 +239,6 @@ class RankStep {
   std::int64_t table_bytes_ = 0;
   std::vector<int> streams_;                               // of the tasks, ascending, 0 among them
   std::vector<std::vector<std::int32_t>> waits_;           // by task: tasks
-  std::vector<bool> is_beside_collective_;                 // by op: one of its copies
   std::vector<std::unique_ptr<cuda::OrderEvent>> events_;  // by task; null where nobody waits
   std::vector<Launch> launches_;                           // by task; live as long as the graph
   std::vector<bool> is_own_all_reduce_;                    // by op

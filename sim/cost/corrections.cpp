@@ -7,10 +7,12 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/launch_gpu.h"
 #include "sim/cost/clock.h"
 #include "sim/cost/group_rows.h"
 #include "sim/cost/moe_capacity.h"
 #include "sim/cost/provider_tables.h"
+#include "sim/cost/roofline.h"
 #include "sim/units/largest_normal.h"
 
 namespace orrery {
@@ -297,6 +299,24 @@ void dealt_work(const PricedCall& call, Estimate& estimate) {
   if (call.spec.rounds != nullptr) estimate.rounds = call.spec.rounds(call.op.dtype, call.op.dims);
 }
 
+// As much longer as the blocks of a launch on fewer SMs say.
+void fewer_sms(const PricedCall& call, Estimate& estimate) {
+  const int free_sms = call.op.free_sms;
+  const Prior& prior = call.spec.prior;
+  if (free_sms == 0 || call.found == nullptr || call.source->provider->name() != kOwnProvider) {
+    return;
+  }
+  estimate.free_sms = free_sms;
+  estimate.rounds = 0;  // nothing of it waits
+  if (prior.launch == nullptr) return;
+  const FlopsPerSecond peak = peak_flops(call.device, arithmetic_dtype(call.spec, call.op.dtype));
+  const auto on = [&](int num_sms) {
+    return work_model_time(prior, work_of(call.op), peak, call.device.hbm_bandwidth,
+                           prior.launch(call.op.dtype, call.op.dims, num_sms));
+  };
+  scale(estimate, std::max(on(launch::kNumSms - free_sms) / on(launch::kNumSms), 1.0));
+}
+
 // From when ranks come to a collective on average until the last is there.
 void arrival_wait(const PricedCollective& call, Estimate& estimate) {
   constexpr std::array kKinds = {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
@@ -381,6 +401,10 @@ constexpr std::array kCorrections = {
                .source = "launch geometry of our own kernels; cuBLASLt's by "
                          "topologies/devices/h200-sxm/held_sms.csv",
                .of_kernel = dealt_work},
+    Correction{.name = "fewer SMs",
+               .source = "SMs that the plan leaves to collectives; the launch of the kernel on the "
+                         "others (KernelSpec::prior)",
+               .of_kernel = fewer_sms},
     Correction{.name = "arrivals",
                .source = "engine profile, graph_arrivals and eager_arrivals",
                .of_collective = arrival_wait},

@@ -36,6 +36,8 @@ struct Estimate {
   // Of a kernel whose geometry is known: KernelSpec::rounds, what sim/des lets wait where others
   // hold SMs. 0: nothing is dealt to its blocks.
   int rounds = 0;
+  int free_sms = 0;  // that its launch leaves to others
+  Seconds latency;   // of a collective, what one of few bytes takes; `time` grows with the bytes
 
   bool operator==(const Estimate&) const = default;
   [[nodiscard]] Seconds at(Clock clock) const { return clock == Clock::kFull ? time : limited; }

@@ -12,6 +12,7 @@ std::size_t EstimateCache::Hash::operator()(const KernelOp& op) const {
             static_cast<unsigned char>(op.kernel.back());
   }
   hash ^= static_cast<std::uint64_t>(op.dtype) << 20;
+  hash ^= static_cast<std::uint64_t>(op.free_sms) << 32;
   for (const Dim& dim : op.dims) {
     hash = (hash ^ static_cast<std::uint64_t>(dim.size)) * 0xFF51AFD7ED558CCDULL;
     hash ^= hash >> 32;
@@ -20,7 +21,8 @@ std::size_t EstimateCache::Hash::operator()(const KernelOp& op) const {
 }
 
 bool EstimateCache::Equal::operator()(const KernelOp& a, const KernelOp& b) const {
-  if (a.dtype != b.dtype || a.dims.size() != b.dims.size() || a.kernel != b.kernel) {
+  if (a.dtype != b.dtype || a.free_sms != b.free_sms || a.dims.size() != b.dims.size() ||
+      a.kernel != b.kernel) {
     return false;
   }
   for (std::size_t i = 0; i < a.dims.size(); ++i) {

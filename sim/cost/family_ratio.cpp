@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/launch_gpu.h"
+
 namespace orrery {
 namespace {
 
@@ -53,7 +55,8 @@ Work Interpolator::work(std::span<const std::int64_t> dims) {
 // Of the call in scratch_.
 double Interpolator::model_time_of(const Work& work) const {
   const bool is_launch = models_launches_ && prior_.launch != nullptr;
-  const LaunchWork launch = is_launch ? prior_.launch(dtype_, scratch_) : LaunchWork{};
+  const LaunchWork launch =
+      is_launch ? prior_.launch(dtype_, scratch_, launch::kNumSms) : LaunchWork{};
   return work_model_time(prior_, work, peak_, bandwidth_, launch).value();
 }
 

@@ -57,6 +57,7 @@ PriceKey price_key(const Op& op) {
   if (const auto* kernel = std::get_if<KernelOp>(&op.body)) {
     std::get<1>(key) = kernel->kernel;
     std::get<2>(key) = static_cast<int>(kernel->dtype);
+    std::get<3>(key) = kernel->free_sms;
     for (const Dim& dim : kernel->dims) {
       std::get<5>(key).push_back(dim.size);
       std::get<6>(key).push_back(dim.name);

@@ -184,6 +184,11 @@ OpBody read_body(Cursor& cursor, GroupId& ranks) {
   while (true) {
     cursor.skip_spaces();
     Dim dim{.name = cursor.name(), .size = 0, .axis = {}};
+    if (dim.name == "leaves" && cursor.is_at(" ")) {
+      cursor.skip_spaces();
+      kernel.free_sms = cursor.number<int>("the SMs that are left");
+      continue;
+    }
     if (!cursor.take("=")) {
       // Not a dim, so it is the group: "g" and a number.
       Cursor group(dim.name);

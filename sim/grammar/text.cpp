@@ -176,6 +176,7 @@ void append_body(std::string& out, const OpBody& body) {
       out += ':';
       append_name(out, dim.axis);
     }
+    if (kernel->free_sms != 0) out += " leaves " + std::to_string(kernel->free_sms);
   } else if (const auto* comm = std::get_if<CommOp>(&body)) {
     out.append(" comm ").append(to_text(comm->kind)).append(" ").append(to_text(comm->dtype));
     out += " " + format_number(comm->bytes_per_rank.value()) + "B";

@@ -62,6 +62,10 @@ constexpr auto kPasses = std::to_array<ParallelPass>({
      .summary = "two micro-batches take turns; collectives of one run while the other computes",
      .applies = two_batch_applies,
      .apply = two_batch_pass},
+    {.name = "room_for_collectives",
+     .summary = "kernels beside collectives of other streams leave them SMs",
+     .applies = room_for_collectives_applies,
+     .apply = room_for_collectives_pass},
 });
 
 }  // namespace

@@ -144,6 +144,8 @@ bool afd_applies(const Plan& plan, const Mesh& mesh);
 Plan afd_pass(const Plan& plan, const Mesh& mesh, std::int64_t fullest_rows);
 bool two_batch_applies(const Plan& plan, const Mesh& mesh);
 Plan two_batch_pass(const Plan& plan, const Mesh& mesh);
+bool room_for_collectives_applies(const Plan& plan, const Mesh& mesh);
+Plan room_for_collectives_pass(const Plan& plan, const Mesh& mesh);
 
 // Whether it brings rows to other ranks: a collective, or a kernel of DeepEP.
 bool is_transfer(const Op& op);

@@ -134,6 +134,7 @@ struct KernelOp {
   std::string kernel;  // a registered kernel spec (kernels/kernel_spec.h)
   DType dtype = DType::kBf16;
   Dims dims;
+  int free_sms = 0;  // SMs that its launch leaves to collectives beside it (KernelSpec::leaves_sms)
   bool operator==(const KernelOp&) const = default;
 };
 
@@ -273,16 +274,17 @@ class Plan {
 };
 
 // The grammar of a Plan. Checks each kernel op against its spec (known kernel, exactly its dims in
-// the spec's order, all positive; operands that are those of its slots: which there must be, their
-// role, dtype and axes, which result may lie where a read lies), that a collective has at least two
-// ranks (send_recv exactly two) and moves a positive number of bytes, that what an op reads and
-// writes is present on all its ranks (on one of them at least for send_recv, broadcast and
-// all_to_all, whose senders and receivers may differ), that activations and outputs are written
-// before they are read on each rank, that weights are never written, that a view lies inside its
-// tensor. Checks each split: the local size is that of its shares, all ranks of a tensor (and
-// micro-batches) together have the whole, along all its axes at once, and what an op reads and
-// writes along one axis is split alike. Throws std::invalid_argument naming the op and what would
-// be right. This, to_text and parse_plan know the kernels: they are defined in sim/grammar.
+// the spec's order, all positive; SMs left by kernels alone that can leave some; operands that are
+// those of its slots: which there must be, their role, dtype and axes, which result may lie where a
+// read lies), that a collective has at least two ranks (send_recv exactly two) and moves a positive
+// number of bytes, that what an op reads and writes is present on all its ranks (on one of them at
+// least for send_recv, broadcast and all_to_all, whose senders and receivers may differ), that
+// activations and outputs are written before they are read on each rank, that weights are never
+// written, that a view lies inside its tensor. Checks each split: the local size is that of its
+// shares, all ranks of a tensor (and micro-batches) together have the whole, along all its axes at
+// once, and what an op reads and writes along one axis is split alike. Throws std::invalid_argument
+// naming the op and what would be right. This, to_text and parse_plan know the kernels: they are
+// defined in sim/grammar.
 void verify(const Plan& plan);
 
 // How many tensors each tensor stands for when the plan is unrolled (num_copies(p)[tensor id]):
@@ -312,6 +314,7 @@ Plan unroll(const Plan& plan);
 //   op o3 norm kernel rms_norm bf16 tokens=64:tokens hidden=512 g0 s0 stage 1 micro_batch 3
 //       x=t3[1536:2048] gain=t4 -> y=t5            columns 1536 to 2047 of t3
 //   op o4 sort kernel index_shuffling fp32 ... g0 s0 scores=t6[64:128,:] -> ...   rows 64 to 127
+//   op o5 down kernel grouped_gemm bf16 ... leaves 24 g0 s0 ...        SMs to collectives beside it
 //   repeat o0-o1 x80                               both ends included
 //
 // Operands of kernels have the names of the spec's slots, in any order; tensors that are one

@@ -76,14 +76,54 @@ TEST(Corrections, ActInThisOrderAndNameTheirSources) {
                      (correction.between_ops != nullptr);
     EXPECT_EQ(acts, 1) << correction.name;
   }
-  EXPECT_EQ(names,
-            (std::vector<std::string>{
-                "device",           "untuned experts", "fastest row",         "included quantising",
-                "warm L2",          "rows by group",   "many groups",         "experts reached",
-                "streamed weights", "eager gap",       "other rows",          "same work",
-                "power limit",      "engine",          "engine's kernel",     "dropped rows",
-                "dealt work",       "arrivals",        "hop between streams", "collective launch",
-                "GEMM launch"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"device",
+                                             "untuned experts",
+                                             "fastest row",
+                                             "included quantising",
+                                             "warm L2",
+                                             "rows by group",
+                                             "many groups",
+                                             "experts reached",
+                                             "streamed weights",
+                                             "eager gap",
+                                             "other rows",
+                                             "same work",
+                                             "power limit",
+                                             "engine",
+                                             "engine's kernel",
+                                             "dropped rows",
+                                             "dealt work",
+                                             "fewer SMs",
+                                             "arrivals",
+                                             "hop between streams",
+                                             "collective launch",
+                                             "GEMM launch"}));
+}
+
+// 260 pieces of work are two rounds of 132 blocks, and three of the 108 that are left.
+TEST_F(CorrectionTest, KernelsThatLeaveSmsTakeAsLongAsTheirLaunchOnTheOthers) {
+  write("attention_decode.csv",
+        "dtype,batch,context,heads,kv_heads,head_dim,window,time_us,mode\n"
+        "bf16,65,520,32,4,128,1073741824,22.4,graph\n");
+  KernelOp op{.kernel = "attention_decode",
+              .dims = {{.name = "batch", .size = 65},
+                       {.name = "context", .size = 520},
+                       {.name = "heads", .size = 32},
+                       {.name = "kv_heads", .size = 4},
+                       {.name = "head_dim", .size = 128},
+                       {.name = "window", .size = 1 << 30}}};
+  const Estimate before{.time = Seconds(22.4e-6), .basis = Basis::kMeasured, .rounds = 1};
+  EXPECT_EQ(apply("fewer SMs", op, before), before);
+  op.free_sms = 24;
+  const Estimate after = apply("fewer SMs", op, before);
+  EXPECT_NEAR(after.time / before.time, 1.5, 0.15);  // measured: 1.46
+  EXPECT_EQ(after.rounds, 0);
+  EXPECT_EQ(after.free_sms, 24);
+  name_ = "engine";  // whose kernels leave none
+  write("attention_decode.csv",
+        "dtype,batch,context,heads,kv_heads,head_dim,window,time_us\n"
+        "bf16,65,520,32,4,128,1073741824,22.4\n");
+  EXPECT_EQ(apply("fewer SMs", op, before), before);
 }
 
 // Twice 2 us are 4: of 5 us that much is left, 3 us are no longer than that.

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "kernels/kernel_spec.h"
+#include "kernels/launch_gpu.h"
 #include "sim/cost/cost.h"
 #include "sim/cost/roofline.h"
 #include "tests/cost/cost_testing.h"
@@ -68,7 +69,8 @@ TEST(KernelWays, WithoutRowsOfTheirWayCallsAreAnsweredByThoseOfOtherKvHeads) {
     const KernelOp op = decode(1, 512, kv_heads);
     const KernelSpec& spec = kernel_spec(op.kernel);
     return 1e6 * work_model_time(spec.prior, work_of(op), FlopsPerSecond(1e15),
-                                 BytesPerSecond(4.8e12), spec.prior.launch(op.dtype, op.dims))
+                                 BytesPerSecond(4.8e12),
+                                 spec.prior.launch(op.dtype, op.dims, launch::kNumSms))
                      .value();
   };
   directory.write("orrery/attention_decode.csv",

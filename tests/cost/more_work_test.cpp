@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/launch_gpu.h"
 #include "sim/cost/cost.h"
 #include "sim/cost/interpolate.h"
 #include "sim/cost/provider_tables.h"
@@ -161,7 +162,7 @@ double fall_of_launch(const KernelTable& table, const Call& call) {
     }
     return work_model_time(spec.prior, work_of(op),
                            peak_flops(device, arithmetic_dtype(spec, dtype)), device.hbm_bandwidth,
-                           spec.prior.launch(dtype, op.dims));
+                           spec.prior.launch(dtype, op.dims, launch::kNumSms));
   };
   return std::max(1.0, time(call.place[call.axis]) / time(call.larger));
 }

@@ -166,46 +166,5 @@ TEST(EventWaits, RandomTasksAreOrderedAndNoWaitIsIdle) {
   }
 }
 
-std::vector<bool> beside(const std::vector<TaskMemory>& tasks) {
-  return beside_held_sms(tasks, event_waits(tasks));
-}
-
-TEST(BesideHeldSms, WhatNeitherWaitsForNorIsWaitedForByACollective) {
-  const std::vector<TaskMemory> tasks = {
-      {.stream = 0, .writes = {bytes(0, 8)}},
-      {.stream = 2, .reads = {bytes(0, 8)}, .writes = {bytes(8, 16)}, .holds_sms = true},
-      {.stream = 0, .writes = {bytes(16, 24)}},
-      {.stream = 0, .reads = {bytes(16, 24)}, .writes = {bytes(24, 32)}},
-      {.stream = 0, .reads = {bytes(8, 16)}}};
-  EXPECT_EQ(beside(tasks), std::vector<bool>({false, false, true, true, false}));
-}
-
-TEST(BesideHeldSms, AKernelThatCameBeforeAndIsNotWaitedFor) {
-  const std::vector<TaskMemory> tasks = {{.stream = 0, .writes = {bytes(0, 8)}},
-                                         {.stream = 0, .writes = {bytes(8, 16)}},
-                                         {.stream = 2, .reads = {bytes(0, 8)}, .holds_sms = true}};
-  EXPECT_EQ(beside(tasks), std::vector<bool>({false, true, false}));
-}
-
-TEST(BesideHeldSms, NothingBesideShortOnesOrOnTheSameStream) {
-  const std::vector<TaskMemory> tasks = {
-      {.stream = 2, .writes = {bytes(0, 8)}},
-      {.stream = 0, .writes = {bytes(8, 16)}},
-      {.stream = 1, .writes = {bytes(16, 24)}, .holds_sms = true},
-      {.stream = 1, .writes = {bytes(24, 32)}},
-      {.stream = 0, .reads = {bytes(24, 32)}}};
-  EXPECT_EQ(beside(tasks), std::vector<bool>({true, true, false, false, false}));
-}
-
-// By stream order the collective has ended with what came behind it.
-TEST(BesideHeldSms, WhatWaitsForALaterTaskOfTheStream) {
-  const std::vector<TaskMemory> tasks = {
-      {.stream = 2, .writes = {bytes(0, 8)}, .holds_sms = true},
-      {.stream = 2, .writes = {bytes(8, 16)}},
-      {.stream = 1, .reads = {bytes(8, 16)}, .writes = {bytes(16, 24)}},
-      {.stream = 0, .reads = {bytes(16, 24)}}};
-  EXPECT_EQ(beside(tasks), std::vector<bool>({false, false, false, false}));
-}
-
 }  // namespace
 }  // namespace orrery

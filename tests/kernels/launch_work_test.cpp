@@ -12,11 +12,12 @@
 #include "kernels/attention/mla_decode/split.h"
 #include "kernels/experts/grouped_gemm/launch_work.h"
 #include "kernels/experts/grouped_gemm/tile_sizes.h"
+#include "kernels/launch_gpu.h"
 
 namespace orrery {
 namespace {
 
-constexpr std::int32_t kNumSms = 132;
+constexpr std::int32_t kNumSms = launch::kNumSms;
 constexpr std::int32_t kElementBytes = 2;
 
 AttentionDecodeShape decode_shape(std::int32_t seqs, std::int32_t context, std::int32_t kv_heads) {
@@ -28,8 +29,8 @@ AttentionDecodeShape decode_shape(std::int32_t seqs, std::int32_t context, std::
 }
 
 // Block by block, as the kernel goes.
-AttentionDecodeBlocks counted(const AttentionDecodeShape& shape) {
-  const AttentionDecodeSplit split = attention_decode_split(shape, kElementBytes, kNumSms);
+AttentionDecodeBlocks counted(const AttentionDecodeShape& shape, int num_sms) {
+  const AttentionDecodeSplit split = attention_decode_split(shape, kElementBytes, num_sms);
   const std::int32_t keys = decode::keys_per_unit(shape.head_dim, kElementBytes);
   const std::int32_t row = decode::units_of(shape.max_context, shape.window, keys).count;
   const std::int32_t rows = shape.seqs * (shape.kv_heads / split.heads_per_block);
@@ -60,8 +61,9 @@ TEST(AttentionDecodeLaunch, CountsWhatTheBusiestBlockHas) {
     for (const std::int32_t context : {1, 16, 100, 128, 257, 512, 1000, 2048, 4111, 16384, 65536}) {
       for (const std::int32_t kv_heads : {1, 2, 4, 8, 32}) {
         const AttentionDecodeShape shape = decode_shape(seqs, context, kv_heads);
-        const AttentionDecodeBlocks found = attention_decode_blocks(shape, kElementBytes);
-        const AttentionDecodeBlocks right = counted(shape);
+        const std::int32_t num_sms = seqs % 2 == 0 ? kNumSms : 108;
+        const AttentionDecodeBlocks found = attention_decode_blocks(shape, kElementBytes, num_sms);
+        const AttentionDecodeBlocks right = counted(shape, num_sms);
         const std::string where = std::to_string(seqs) + " x " + std::to_string(context) + ", " +
                                   std::to_string(kv_heads) + " kv heads";
         ASSERT_EQ(found.heads, right.heads) << where;
@@ -84,7 +86,7 @@ TEST(AttentionDecodeLaunch, CountsWhatTheBusiestBlockHas) {
 TEST(AttentionDecodeLaunch, RowsThatBlocksShareUnevenlyCostMore) {
   const auto beside = [](std::int32_t context, std::int32_t kv_heads = 8) {
     const AttentionDecodeShape shape = decode_shape(1, context, kv_heads);
-    return attention_decode_launch(shape, kElementBytes, Flops(1e6)).beside.value();
+    return attention_decode_launch(shape, kElementBytes, Flops(1e6), kNumSms).beside.value();
   };
   EXPECT_GT(beside(300), beside(256));           // measured: 12.7 and 8.2 us
   EXPECT_GT(beside(65536, 1), beside(4096, 1));  // more partial results to merge
@@ -92,8 +94,8 @@ TEST(AttentionDecodeLaunch, RowsThatBlocksShareUnevenlyCostMore) {
 
 TEST(AttentionDecodeLaunch, OfNothingIsNothing) {
   const AttentionDecodeShape none = decode_shape(0, 128, 8);
-  EXPECT_EQ(attention_decode_blocks(none, kElementBytes).units, 0);
-  EXPECT_FALSE(attention_decode_launch(none, kElementBytes, Flops(0)).beside.has_value());
+  EXPECT_EQ(attention_decode_blocks(none, kElementBytes, kNumSms).units, 0);
+  EXPECT_FALSE(attention_decode_launch(none, kElementBytes, Flops(0), kNumSms).beside.has_value());
 }
 
 // Pieces as the kernel's units go through them.
@@ -133,7 +135,7 @@ TEST(MlaDecodeLaunch, CountsWhatTheBusiestUnitHas) {
     for (const std::int64_t context : {1, 63, 64, 65, 700, 1300, 4096, 32768}) {
       for (const std::int64_t heads : {8, 64, 128}) {
         const MlaDecodeShape shape{.sequences = sequences, .context = context, .heads = heads};
-        const MlaDecodeUnits found = mla_decode_units(shape);
+        const MlaDecodeUnits found = mla_decode_units(shape, kNumSms);
         const MlaDecodeUnits right = counted(shape);
         const std::string where = std::to_string(sequences) + " x " + std::to_string(context) +
                                   ", " + std::to_string(heads) + " heads";
@@ -149,8 +151,8 @@ TEST(MlaDecodeLaunch, CountsWhatTheBusiestUnitHas) {
 }
 
 TEST(MlaDecodeLaunch, OfNothingIsNothing) {
-  EXPECT_EQ(mla_decode_units({.sequences = 0, .context = 64, .heads = 16}).tiles, 0);
-  EXPECT_FALSE(mla_decode_launch({}, Flops(0)).beside.has_value());
+  EXPECT_EQ(mla_decode_units({.sequences = 0, .context = 64, .heads = 16}, kNumSms).tiles, 0);
+  EXPECT_FALSE(mla_decode_launch({}, Flops(0), kNumSms).beside.has_value());
 }
 
 GroupedGemmShape grouped_shape(std::int64_t rows, std::int64_t active, std::int64_t n,
@@ -167,7 +169,8 @@ TEST(GroupedGemmLaunch, TilesGoInWholeWaves) {
   // one; with 14 a second wave begins, of eight tiles in quarters, 480 of 4 * 400.
   const auto busy = [](std::int64_t columns) {
     const GroupedGemmShape shape = grouped_shape(1280, 1, columns * 256, 1024);
-    return computed_in_waves(shape, {.rows = 1280, .active = 1}) * static_cast<double>(columns);
+    return computed_in_waves(shape, {.rows = 1280, .active = 1}, kNumSms) *
+           static_cast<double>(columns);
   };
   EXPECT_NEAR(busy(14) / busy(13), 1 + 0.3, 0.01);
   EXPECT_NEAR(busy(13), 132 * 128 / 1280.0 * (1 + 1.7 / 16), 0.01);
@@ -177,7 +180,7 @@ TEST(GroupedGemmLaunch, TilesGoInWholeWaves) {
 TEST(GroupedGemmLaunch, ManyFullTilesComputeLittleMoreThanTheyNeed) {
   for (const DType dtype : {DType::kBf16, DType::kFp8}) {
     const double many = computed_in_waves(grouped_shape(131072, 8, 16384, 8192, dtype),
-                                          {.rows = 131072, .active = 8});
+                                          {.rows = 131072, .active = 8}, kNumSms);
     EXPECT_GT(many, 1);
     EXPECT_LT(many, 1.12);
   }
@@ -188,15 +191,36 @@ TEST(GroupedGemmLaunch, StreamedWeightsGoInRoundsOfItems) {
   // than two halves of a round would be; of 33 groups 8 rounds without a rest.
   const auto computed = [](std::int64_t active) {
     const LaunchWork launch = grouped_gemm_launch(grouped_shape(active, active, 2048, 5120),
-                                                  {.rows = active, .active = active});
+                                                  {.rows = active, .active = active}, kNumSms);
     return launch.computed;  // over the work of `active` groups
   };
   EXPECT_NEAR(computed(16) * 16 / (computed(33) * 33), 4 / 8.0, 1e-9);
   EXPECT_LT(computed(33), computed(34));
 }
 
+// 130 tiles are a wave of all SMs, and two of 108, the second in quarters; of many tiles each SM
+// has as many more as there are fewer of them.
+TEST(GroupedGemmLaunch, FewerSmsTakeMoreWaves) {
+  const auto busy = [](std::int64_t rows, int num_sms) {
+    return computed_in_waves(grouped_shape(rows, 1, 13 * 256, 1024), {.rows = rows, .active = 1},
+                             num_sms);
+  };
+  EXPECT_NEAR(busy(1280, 108) / busy(1280, kNumSms), 1.3, 0.01);
+  EXPECT_NEAR(busy(128000, 108) / busy(128000, kNumSms), 132 / 108.0, 0.02);
+  EXPECT_EQ(busy(128, 108), busy(128, kNumSms));
+}
+
+// 260 pieces of work are two rounds of 132 blocks and three of 108.
+TEST(AttentionDecodeLaunch, FewerSmsTakeMoreRounds) {
+  const AttentionDecodeShape shape = decode_shape(65, 520, 4);
+  const auto units = [&](int num_sms) {
+    return attention_decode_blocks(shape, kElementBytes, num_sms).units;
+  };
+  EXPECT_GT(units(108), units(kNumSms) * 6 / 5);
+}
+
 TEST(GroupedGemmLaunch, OfNothingIsNothing) {
-  const LaunchWork none = grouped_gemm_launch(grouped_shape(0, 0, 2048), {});
+  const LaunchWork none = grouped_gemm_launch(grouped_shape(0, 0, 2048), {}, kNumSms);
   EXPECT_EQ(none.computed, 1);
   EXPECT_FALSE(none.beside.has_value());
 }

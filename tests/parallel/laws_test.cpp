@@ -384,9 +384,10 @@ TEST(KvBytesPerRank, FollowStagesAndHeads) {
 TEST(Passes, AreNamedInTheOrderInWhichTheyApply) {
   std::vector<std::string> names;
   for (const ParallelPass& pass : parallel_passes()) names.emplace_back(pass.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"data", "tensor", "context", "balanced_rows", "expert",
-                                             "sharded_weights", "joined_head", "split_reduce",
-                                             "sequence", "pipeline", "two_batch"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"data", "tensor", "context", "balanced_rows", "expert",
+                                      "sharded_weights", "joined_head", "split_reduce", "sequence",
+                                      "pipeline", "two_batch", "room_for_collectives"}));
 }
 
 }  // namespace

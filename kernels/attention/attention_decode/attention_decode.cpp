@@ -52,13 +52,13 @@ int way(DType dtype, std::span<const std::int64_t> sizes) {
   }
 }
 
-LaunchWork launch(DType dtype, const Dims& dims) {
+LaunchWork launch(DType dtype, const Dims& dims, int num_sms) {
   const std::array sizes = {dim(dims, "batch"),    dim(dims, "context"),  dim(dims, "heads"),
                             dim(dims, "kv_heads"), dim(dims, "head_dim"), dim(dims, "window")};
   try {
     return attention_decode_launch(shape_of(sizes),
                                    static_cast<std::int32_t>(bytes_per_element(dtype)),
-                                   work(dtype, dims).flops);
+                                   work(dtype, dims).flops, num_sms);
   } catch (const std::invalid_argument&) {
     return {};  // it does not take the call
   }
@@ -109,6 +109,7 @@ KernelSpec attention_decode_spec() {
                          .is_by_way = true},
                 .launch = launch,
                 .launch_holds_across_ways = true},
+      .leaves_sms = true,
       .executed = {DType::kBf16, DType::kFp8},
       .refusal = refusal};
 }

@@ -15,7 +15,7 @@ Launch attend(const BindContext& context, const bf16* q, const AttentionDecodeOu
               const AttentionDecodeShape& shape) {
   const KvPool& pool = require_cache(context);
   const AttentionDecodeSplit split = attention_decode_split(
-      shape, sizeof(T), cuda::device_properties().multiProcessorCount - context.free_sms);
+      shape, sizeof(T), cuda::device_properties().multiProcessorCount - context.op.free_sms);
   // Counters lie ahead of partial results, and how many there are follows from the blocks: splits
   // of other blocks would find results where they expect zeros.
   std::byte* const workspace =

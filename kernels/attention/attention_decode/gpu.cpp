@@ -64,7 +64,7 @@ struct Operands {
 template <typename T>
 class AttentionDecodeCase final : public KernelCase {
  public:
-  AttentionDecodeCase(const Dims& dims, const CaseOptions& options)
+  AttentionDecodeCase(const Dims& dims, const CaseOptions& options, int free_sms)
       : shape_{.seqs = static_cast<std::int32_t>(dim(dims, "batch") + variant(dims, "padding")),
                .heads = static_cast<std::int32_t>(dim(dims, "heads")),
                .kv_heads = static_cast<std::int32_t>(dim(dims, "kv_heads")),
@@ -78,8 +78,8 @@ class AttentionDecodeCase final : public KernelCase {
           static_cast<std::int64_t>(shape_.heads + 2 * shape_.kv_heads) * shape_.head_dim;
     }
     shape_.max_context = std::ranges::max(lengths_);
-    split_ =
-        attention_decode_split(shape_, sizeof(T), cuda::device_properties().multiProcessorCount);
+    split_ = attention_decode_split(shape_, sizeof(T),
+                                    cuda::device_properties().multiProcessorCount - free_sms);
     blocks_per_sequence_ = std::max<std::int64_t>(1, pages(shape_.max_context));
     make_block_table();
     workspace_ = std::make_unique<cuda::DeviceBuffer<char>>(
@@ -252,10 +252,10 @@ class AttentionDecodeCase final : public KernelCase {
 
 std::unique_ptr<KernelCase> make_case(const KernelOp& op, const CaseOptions& options) {
   if (op.dtype == DType::kBf16) {
-    return std::make_unique<AttentionDecodeCase<bf16>>(op.dims, options);
+    return std::make_unique<AttentionDecodeCase<bf16>>(op.dims, options, op.free_sms);
   }
   if (op.dtype == DType::kFp8) {
-    return std::make_unique<AttentionDecodeCase<fp8>>(op.dims, options);
+    return std::make_unique<AttentionDecodeCase<fp8>>(op.dims, options, op.free_sms);
   }
   throw std::invalid_argument("attention_decode takes a bf16 or fp8 cache, not " +
                               std::string(to_text(op.dtype)));

@@ -6,16 +6,16 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/launch_gpu.h"
 #include "kernels/work.h"
 
 namespace orrery {
 namespace {
 
-constexpr std::int32_t kNumSms = 132;        // of the GPUs that it is made for
-constexpr double kPeak = 0.6 * 989e12;       // FLOP/s that the prior counts on
-constexpr double kBandwidth = 0.8 * 4.8e12;  // bytes/s, likewise
-constexpr std::int32_t kHeadsOfTile = 8;     // query heads in an MMA
-constexpr std::int32_t kPartsAtOnce = 16;    // partial results that a merge has under way
+constexpr double kPeak = 0.6 * launch::kPeak;            // that the prior counts on
+constexpr double kBandwidth = 0.8 * launch::kBandwidth;  // likewise
+constexpr std::int32_t kHeadsOfTile = 8;                 // query heads in an MMA
+constexpr std::int32_t kPartsAtOnce = 16;  // partial results that a merge has under way
 
 // us but for the rate, fitted to the 2,489 rows of attention_decode.csv of an H200 (graphs, cold),
 // which their sum is off by 3.0 % in the median and 11 % at the 95th percentile. The rate is what
@@ -42,8 +42,8 @@ std::int32_t ceil_div(std::int32_t a, std::int32_t b) { return (a + b - 1) / b; 
 }  // namespace
 
 AttentionDecodeBlocks attention_decode_blocks(const AttentionDecodeShape& shape,
-                                              std::int32_t element_bytes) {
-  const AttentionDecodeSplit split = attention_decode_split(shape, element_bytes, kNumSms);
+                                              std::int32_t element_bytes, int num_sms) {
+  const AttentionDecodeSplit split = attention_decode_split(shape, element_bytes, num_sms);
   const std::int32_t row = decode::units_of(shape.max_context, shape.window,
                                             decode::keys_per_unit(shape.head_dim, element_bytes))
                                .count;
@@ -69,8 +69,8 @@ AttentionDecodeBlocks attention_decode_blocks(const AttentionDecodeShape& shape,
 }
 
 LaunchWork attention_decode_launch(const AttentionDecodeShape& shape, std::int32_t element_bytes,
-                                   Flops flops) {
-  const AttentionDecodeBlocks blocks = attention_decode_blocks(shape, element_bytes);
+                                   Flops flops, int num_sms) {
+  const AttentionDecodeBlocks blocks = attention_decode_blocks(shape, element_bytes, num_sms);
   if (blocks.rows == 0 || flops.value() <= 0) return {};
   const std::int32_t ratio = shape.heads / shape.kv_heads;
   const double passes = ceil_div(blocks.heads * ratio, kHeadsOfTile);
@@ -87,7 +87,7 @@ LaunchWork attention_decode_launch(const AttentionDecodeShape& shape, std::int32
     beside += kShared + kMergeHeads * passes * goes + kSecond * (blocks.shared_rows - 1);
   }
   return {.computed = computing * 1e-6 / (flops.value() / kPeak),
-          .moved = kBandwidth / kRate,
+          .moved = kBandwidth / kRate * launch::longer_for_bytes(num_sms),
           .beside = us(beside),
           .overlap = kOverlap};
 }

@@ -19,10 +19,10 @@ struct AttentionDecodeBlocks {
   std::int32_t parts = 1;        // blocks that share a row
 };
 AttentionDecodeBlocks attention_decode_blocks(const AttentionDecodeShape& shape,
-                                              std::int32_t element_bytes);
+                                              std::int32_t element_bytes, int num_sms);
 
-// Of a call of `flops`, on an H200.
+// Of a call of `flops`, on so many SMs of an H200.
 LaunchWork attention_decode_launch(const AttentionDecodeShape& shape, std::int32_t element_bytes,
-                                   Flops flops);
+                                   Flops flops, int num_sms);
 
 }  // namespace orrery

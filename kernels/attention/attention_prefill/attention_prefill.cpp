@@ -33,7 +33,7 @@ int rounds(DType /*dtype*/, const Dims& dims) {
 
 // Fitted to the 1,422 rows of attention_prefill.csv of an H200 of less than 3 ms (graphs, cold):
 // off by 2.8 % in the median and 10 % at the 95th percentile.
-LaunchWork launch(DType dtype, const Dims& dims) {
+LaunchWork launch(DType dtype, const Dims& dims, int num_sms) {
   const PrefillShape shape{.batch = dim(dims, "batch"),
                            .query = dim(dims, "query"),
                            .context = dim(dims, "context"),
@@ -43,7 +43,7 @@ LaunchWork launch(DType dtype, const Dims& dims) {
   return prefill_launch(
       shape,
       {.step = us(1.54), .end_steps = 0.75, .begin = us(4.4), .second = us(4.1), .rate = 3.05e12},
-      work(dtype, dims).flops);
+      work(dtype, dims).flops, num_sms);
 }
 
 }  // namespace

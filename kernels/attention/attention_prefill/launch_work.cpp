@@ -2,15 +2,16 @@
 
 #include <algorithm>
 
+#include "kernels/launch_gpu.h"
+
 namespace orrery {
 namespace {
 
-constexpr std::int64_t kNumSms = 132;
-constexpr std::int64_t kStepKeys = 128;
-constexpr double kPeak = 0.6 * 989e12;       // FLOP/s that the prior counts on
-constexpr double kBandwidth = 0.8 * 4.8e12;  // bytes/s, likewise
+using launch::ceil_div;
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+constexpr std::int64_t kStepKeys = 128;
+constexpr double kPeak = 0.6 * launch::kPeak;            // that the prior counts on
+constexpr double kBandwidth = 0.8 * launch::kBandwidth;  // likewise
 
 // Of all heads and sequences.
 std::int64_t num_tiles(const PrefillShape& shape) {
@@ -19,7 +20,7 @@ std::int64_t num_tiles(const PrefillShape& shape) {
 
 }  // namespace
 
-double prefill_steps(const PrefillShape& shape, double end_steps) {
+double prefill_steps(const PrefillShape& shape, double end_steps, int num_sms) {
   std::int64_t sum = 0;
   std::int64_t most = 0;
   std::int64_t least = 0;
@@ -36,22 +37,23 @@ double prefill_steps(const PrefillShape& shape, double end_steps) {
   }
   const double longest = static_cast<double>(most) + end_steps;
   const std::int64_t tiles = num_tiles(shape);
-  if (tiles <= kNumSms) return longest;
+  if (tiles <= num_sms) return longest;
   // Tiles that are alike go in whole rounds; short ones fill what long ones leave.
   const auto heads = static_cast<double>(shape.batch * shape.heads);
-  const double mean = (static_cast<double>(sum) + end_steps * static_cast<double>(of_head)) *
-                      heads / static_cast<double>(kNumSms);
-  const double rounds = static_cast<double>(tiles) / static_cast<double>(kNumSms);
-  const double unfilled = static_cast<double>(ceil_div(tiles, kNumSms)) / rounds - 1;
+  const double mean =
+      (static_cast<double>(sum) + end_steps * static_cast<double>(of_head)) * heads / num_sms;
+  const double rounds = static_cast<double>(tiles) / num_sms;
+  const double unfilled = static_cast<double>(ceil_div(tiles, num_sms)) / rounds - 1;
   const double alike = (static_cast<double>(least) + end_steps) / longest;
   return std::max(longest, mean * (1 + unfilled * alike));
 }
 
-LaunchWork prefill_launch(const PrefillShape& shape, const PrefillCost& cost, Flops flops) {
+LaunchWork prefill_launch(const PrefillShape& shape, const PrefillCost& cost, Flops flops,
+                          int num_sms) {
   if (num_tiles(shape) == 0 || flops.value() <= 0) return {};
   Seconds beside = cost.begin;
-  if (num_tiles(shape) > kNumSms) beside = beside + cost.second;
-  const Seconds computing = cost.step * prefill_steps(shape, cost.end_steps);
+  if (num_tiles(shape) > num_sms) beside = beside + cost.second;
+  const Seconds computing = cost.step * prefill_steps(shape, cost.end_steps, num_sms);
   return {.computed = computing.value() / (flops.value() / kPeak),
           .moved = kBandwidth / cost.rate,
           .beside = beside,

@@ -29,9 +29,10 @@ struct PrefillCost {
 };
 
 // Steps of the block that ends last, where each takes the tile that sees most keys of those left.
-double prefill_steps(const PrefillShape& shape, double end_steps);
+double prefill_steps(const PrefillShape& shape, double end_steps, int num_sms);
 
-// Of a call of `flops`, and of bytes that the prior counts 0.8 of 4.8 TB/s on.
-LaunchWork prefill_launch(const PrefillShape& shape, const PrefillCost& cost, Flops flops);
+// Of a call of `flops`, and of bytes that the prior counts 0.8 of 4.8 TB/s on, on so many SMs.
+LaunchWork prefill_launch(const PrefillShape& shape, const PrefillCost& cost, Flops flops,
+                          int num_sms);
 
 }  // namespace orrery

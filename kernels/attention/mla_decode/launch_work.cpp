@@ -3,15 +3,17 @@
 #include <algorithm>
 
 #include "kernels/attention/mla_decode/split.h"
+#include "kernels/launch_gpu.h"
 #include "kernels/work.h"
 
 namespace orrery {
 namespace {
 
-constexpr std::int64_t kNumSms = 132;        // of the GPUs that it is made for
-constexpr std::int64_t kHeadsOfBlock = 64;   // more take two SMs, which share tiles
-constexpr double kPeak = 0.6 * 989e12;       // FLOP/s that the prior counts on
-constexpr double kBandwidth = 0.8 * 4.8e12;  // bytes/s, likewise
+using launch::ceil_div;
+
+constexpr std::int64_t kHeadsOfBlock = 64;               // more take two SMs, which share tiles
+constexpr double kPeak = 0.6 * launch::kPeak;            // that the prior counts on
+constexpr double kBandwidth = 0.8 * launch::kBandwidth;  // likewise
 
 // us but for the rate, fitted to the 852 rows of mla_decode.csv of an H200 (graphs, cold), which
 // their sum is off by 3.8 % in the median and 16 % at the 95th percentile: most where some more
@@ -29,17 +31,15 @@ constexpr double kPart = 0.112;         // for each further part of a sequence
 constexpr double kPartHeads = 0.016;    // and for its heads
 constexpr double kSeveralParts = 1.16;  // where a unit has parts of several sequences
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 std::int64_t sms_of_unit(const MlaDecodeShape& shape) {
   return ceil_div(shape.heads, kHeadsOfBlock);
 }
 
 }  // namespace
 
-MlaDecodeUnits mla_decode_units(const MlaDecodeShape& shape) {
+MlaDecodeUnits mla_decode_units(const MlaDecodeShape& shape, int num_sms) {
   if (shape.sequences < 1 || shape.context < 1 || shape.heads < 1) return {};
-  const std::int64_t units = kNumSms / sms_of_unit(shape);
+  const std::int64_t units = num_sms / sms_of_unit(shape);
   const std::int64_t row = ceil_div(shape.context, kMlaTileTokens);
   const std::int64_t most = std::min(ceil_div(shape.sequences, units), shape.sequences);
   const MlaSplit split =
@@ -56,8 +56,8 @@ MlaDecodeUnits mla_decode_units(const MlaDecodeShape& shape) {
           .parts = ceil_div(row, quota) + (row % quota == 0 ? 0 : 1)};
 }
 
-LaunchWork mla_decode_launch(const MlaDecodeShape& shape, Flops flops) {
-  const MlaDecodeUnits units = mla_decode_units(shape);
+LaunchWork mla_decode_launch(const MlaDecodeShape& shape, Flops flops, int num_sms) {
+  const MlaDecodeUnits units = mla_decode_units(shape, num_sms);
   if (units.tiles == 0 || flops.value() <= 0) return {};
   const double heads = static_cast<double>(std::min(shape.heads, kHeadsOfBlock)) / kHeadsOfBlock;
   const double tile = sms_of_unit(shape) > 1 ? kTileOfTwo : kTile + kTileHeads * heads;

@@ -20,9 +20,9 @@ struct MlaDecodeUnits {
   std::int64_t pieces = 0;  // of sequences
   std::int64_t parts = 1;   // that a sequence is in
 };
-MlaDecodeUnits mla_decode_units(const MlaDecodeShape& shape);
+MlaDecodeUnits mla_decode_units(const MlaDecodeShape& shape, int num_sms);
 
-// Of a call of `flops`, on an H200. LaunchWork{} for none.
-LaunchWork mla_decode_launch(const MlaDecodeShape& shape, Flops flops);
+// Of a call of `flops`, on so many SMs of an H200. LaunchWork{} for none.
+LaunchWork mla_decode_launch(const MlaDecodeShape& shape, Flops flops, int num_sms);
 
 }  // namespace orrery

@@ -35,11 +35,11 @@ Bytes workspace(DType /*dtype*/, const Dims& dims) {
   return Bytes(static_cast<double>(results + kSharedSequences * 8));
 }
 
-LaunchWork launch(DType dtype, const Dims& dims) {
+LaunchWork launch(DType dtype, const Dims& dims, int num_sms) {
   return mla_decode_launch({.sequences = dim(dims, "batch"),
                             .context = dim(dims, "context"),
                             .heads = dim(dims, "heads")},
-                           work(dtype, dims).flops);
+                           work(dtype, dims).flops, num_sms);
 }
 
 }  // namespace

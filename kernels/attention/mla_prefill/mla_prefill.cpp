@@ -28,7 +28,7 @@ int rounds(DType /*dtype*/, const Dims& dims) { return prefill_rounds(dims, 128)
 
 // Fitted to the 251 rows of mla_prefill.csv of an H200 of less than 3 ms (graphs, cold): off by 4.9
 // % in the median and 16 % at the 95th percentile.
-LaunchWork launch(DType dtype, const Dims& dims) {
+LaunchWork launch(DType dtype, const Dims& dims, int num_sms) {
   const PrefillShape shape{.batch = dim(dims, "batch"),
                            .query = dim(dims, "query"),
                            .context = dim(dims, "context"),
@@ -38,7 +38,7 @@ LaunchWork launch(DType dtype, const Dims& dims) {
   return prefill_launch(
       shape,
       {.step = us(1.78), .end_steps = 1.5, .begin = us(3), .second = us(5.7), .rate = 6.3e12},
-      work(dtype, dims).flops);
+      work(dtype, dims).flops, num_sms);
 }
 
 }  // namespace

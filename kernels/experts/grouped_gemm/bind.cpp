@@ -9,7 +9,7 @@ const GroupedGemmPlan& kept_grouped_gemm_plan(const BindContext& context,
                                               const GroupedGemmShape& shape,
                                               const GroupedGemmLoad& load) {
   BindResources& resources = context.resources;
-  const std::tuple key(shape, load, context.counts_are_there, context.free_sms);
+  const std::tuple key(shape, load, context.counts_are_there, context.op.free_sms);
   return resources.keep<GroupedGemmPlan>(key, [&] {
     const bool overlaps = resources.overlaps_weights();
     return GroupedGemmPlan(
@@ -17,7 +17,7 @@ const GroupedGemmPlan& kept_grouped_gemm_plan(const BindContext& context,
         {.programmatic = overlaps,
          .overlap = overlaps && context.counts_are_there,
          .workspace = resources.scratch("grouped_gemm", grouped_gemm_workspace_bytes()),
-         .free_sms = context.free_sms});
+         .free_sms = context.op.free_sms});
   });
 }
 

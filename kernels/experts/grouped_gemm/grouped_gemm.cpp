@@ -23,13 +23,13 @@ int way(DType /*dtype*/, std::span<const std::int64_t> sizes) {
   return is_streamed({.rows = sizes[0], .active = sizes[4]}) ? 1 : 2;
 }
 
-LaunchWork launch(DType dtype, const Dims& dims) {
+LaunchWork launch(DType dtype, const Dims& dims, int num_sms) {
   return grouped_gemm_launch({.dtype = dtype,
                               .max_rows = dim(dims, "rows"),
                               .n = dim(dims, "n"),
                               .k = dim(dims, "k"),
                               .groups = dim(dims, "groups")},
-                             {.rows = dim(dims, "rows"), .active = dim(dims, "active")});
+                             {.rows = dim(dims, "rows"), .active = dim(dims, "active")}, num_sms);
 }
 
 double padding(DType /*dtype*/, const Dims& dims) {
@@ -69,6 +69,7 @@ KernelSpec grouped_gemm_spec() {
                 .padding = padding,
                 .launch = launch,
                 .launch_holds_across_ways = true},
+      .leaves_sms = true,
       .executed = {DType::kBf16, DType::kFp16, DType::kFp8}};
 }
 

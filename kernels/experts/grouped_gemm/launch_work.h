@@ -7,12 +7,14 @@
 
 namespace orrery {
 
-// On an H200, with the rows of groups spread as by chance. LaunchWork{} without a row.
-LaunchWork grouped_gemm_launch(const GroupedGemmShape& shape, const GroupedGemmLoad& load);
+// On so many SMs of an H200, with the rows of groups spread as by chance. LaunchWork{} without a
+// row.
+LaunchWork grouped_gemm_launch(const GroupedGemmShape& shape, const GroupedGemmLoad& load,
+                               int num_sms);
 
-// What the SMs compute until the last tile is done over what the rows need: a wave of one tile on
-// each SM after another, the last cut in parts. Throws std::bad_variant_access for a load whose
-// weights are streamed.
-double computed_in_waves(const GroupedGemmShape& shape, const GroupedGemmLoad& load);
+// What all SMs could compute until so many of them have done the last tile over what the rows need:
+// a wave of one tile on each after another, the last cut in parts. Throws std::bad_variant_access
+// for a load whose weights are streamed.
+double computed_in_waves(const GroupedGemmShape& shape, const GroupedGemmLoad& load, int num_sms);
 
 }  // namespace orrery

@@ -61,7 +61,7 @@ Launch bind_index_shuffling(const BindContext& context) {
       .row_weight = typed<float>(result(context, "row_weight")),
       .token_rows = typed<std::int32_t>(result(context, "token_rows"))};
   const IndexShufflingSlots slots = kept_slots(context, shape.experts_total);
-  const IndexShufflingTile tile = index_shuffling_tile(shape, context.free_sms);
+  const IndexShufflingTile tile = index_shuffling_tile(shape, context.op.free_sms);
   std::byte* const workspace =
       context.resources.scratch("index_shuffling", index_shuffling_workspace_bytes());
   return [=](const cuda::Stream& stream) {

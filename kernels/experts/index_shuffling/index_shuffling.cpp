@@ -74,6 +74,7 @@ KernelSpec index_shuffling_spec() {
                     .grid = {.axes = {"tokens"}},
                     .blocks = blocks},
           .routed = RoutedRole::kSort,
+          .leaves_sms = true,
           .executed = {DType::kFp32}};
 }
 
