@@ -331,18 +331,24 @@ Estimate CostModel::collective(const CommOp& op, std::span<const int> ranks) con
                                 " bytes; expected more than 0");
   }
   const CollectiveCurves curves{impl_->collectives, impl_->machine.spec.nvlink_rate};
-  if (impl_->machine.in_one_nvlink_domain(ranks)) {
-    const auto found =
-        measured_collective(curves, op, static_cast<int>(ranks.size()), impl_->options);
-    if (!found || !has_rows_of(curves, op.kind)) {
-      const std::lock_guard lock(impl_->used_mutex);
-      impl_->unmeasured.insert(op.kind);
-    }
-    if (found) {
-      return at_any_clock(*found);
-    }
+  const bool is_in_domain = impl_->machine.in_one_nvlink_domain(ranks);
+  const auto measured = [&](const CommOp& call) -> std::optional<Estimate> {
+    if (!is_in_domain) return std::nullopt;
+    return measured_collective(curves, call, static_cast<int>(ranks.size()), impl_->options);
+  };
+  const std::optional<Estimate> found = measured(op);
+  if (is_in_domain && (!found || !has_rows_of(curves, op.kind))) {
+    const std::lock_guard lock(impl_->used_mutex);
+    impl_->unmeasured.insert(op.kind);
   }
-  return at_any_clock(modelled_collective(impl_->machine, curves, op, ranks, impl_->options));
+  const auto estimate = [&](const CommOp& call, const std::optional<Estimate>& rows) {
+    return rows ? *rows : modelled_collective(impl_->machine, curves, call, ranks, impl_->options);
+  };
+  Estimate result = at_any_clock(estimate(op, found));
+  CommOp least = op;
+  least.bytes_per_rank = std::min(op.bytes_per_rank, Bytes(static_cast<double>(ranks.size())));
+  result.latency = std::min(estimate(least, measured(least)).time, result.time);
+  return result;
 }
 
 Estimate CostModel::host(const HostOp& op) const {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <variant>
 
 #include "kernels/kernel_spec.h"
@@ -63,6 +64,20 @@ void share_memory(std::span<const GpuDemand> demands, std::span<const double> gr
   }
 }
 
+// First come, first served, but collectives before kernels that yield.
+std::vector<std::size_t> order_of_sms(std::span<const GpuDemand> demands) {
+  std::vector<std::size_t> order;
+  order.reserve(demands.size());
+  for (std::size_t i = 0; i < demands.size(); ++i) {
+    auto place = order.end();
+    if (demands[i].is_collective) {
+      while (place != order.begin() && demands[*std::prev(place)].yields) --place;
+    }
+    order.insert(place, i);
+  }
+  return order;
+}
+
 // The clock that all SMs have in common.
 void share_power(const SharingRates& rates, std::span<const GpuDemand> demands,
                  std::vector<GpuShare>& shares) {
@@ -75,6 +90,20 @@ void share_power(const SharingRates& rates, std::span<const GpuDemand> demands,
   if (computed <= allowed + kRounding) return;
   for (std::size_t i = 0; i < demands.size(); ++i) {
     if (demands[i].math > demands[i].hbm) shares[i].speed *= allowed / computed;
+  }
+}
+
+// What collectives on SMs move goes through the memory and the L2 cache of all kernels.
+void slow_beside_collectives(const SharingRates& rates, std::span<const GpuDemand> demands,
+                             std::vector<GpuShare>& shares) {
+  double moved = 0;
+  for (std::size_t i = 0; i < demands.size(); ++i) {
+    const bool is_of_sms = demands[i].is_collective && demands[i].sms > 0;
+    if (is_of_sms) moved += demands[i].hbm * shares[i].speed;
+  }
+  if (moved <= 0) return;
+  for (std::size_t i = 0; i < demands.size(); ++i) {
+    if (!demands[i].is_collective) shares[i].speed /= 1 + rates.beside_collective * moved;
   }
 }
 
@@ -100,6 +129,8 @@ SharingRates sharing_rates(const Device& device) {
   if (rates.sms_for_hbm == 0) rates.sms_for_hbm = 0.6;
   if (rates.math_share == 0) rates.math_share = 0.67;
   if (rates.waited_collective == 0) rates.waited_collective = 1.15;
+  if (rates.loaded_collective == 0) rates.loaded_collective = 3.2;
+  if (rates.beside_collective == 0) rates.beside_collective = 2.6;
   return rates;
 }
 
@@ -115,6 +146,11 @@ GpuDemand kernel_demand(const Device& device, const KernelOp& op, const Estimate
   demand.math = std::min(work.flops / peak / time, 1.0);
   demand.rounds = price.rounds;
   demand.sms = sms_of(device, spec, op, demand);
+  demand.yields = spec.prior.arithmetic == Arithmetic::kRows;
+  if (price.free_sms > 0 && device.num_sms > 0) {
+    const double left = static_cast<double>(price.free_sms) / device.num_sms;
+    demand.sms = std::min(demand.sms, std::max(1 - left, 0.0));
+  }
   return demand;
 }
 
@@ -131,27 +167,27 @@ std::vector<GpuDemand> kernel_demands(const Plan& plan, std::span<const Estimate
 }
 
 GpuDemand collective_demand(const SharingRates& rates, double sms, Bytes bytes, Seconds time) {
-  GpuDemand demand{.sms = sms, .math = 0};
+  GpuDemand demand{.sms = sms, .math = 0, .is_collective = true};
   if (time.value() > 0) demand.hbm = std::min(bytes * 2 / rates.hbm_rate / time, 1.0);
   return demand;
 }
 
 std::vector<GpuShare> share_gpu(const SharingRates& rates, std::span<const GpuDemand> demands) {
-  std::vector<GpuShare> shares;
-  std::vector<double> granted;
-  shares.reserve(demands.size());
-  granted.reserve(demands.size());
+  std::vector<GpuShare> shares(demands.size());
+  std::vector<double> granted(demands.size());
   double free = 1;
-  for (const GpuDemand& demand : demands) {
+  for (const std::size_t i : order_of_sms(demands)) {
+    const GpuDemand& demand = demands[i];
     const double wanted = demand.sms * demand.wanted;
-    granted.push_back(std::min(wanted, free));
-    free = std::max(free - granted.back(), 0.0);
-    shares.push_back({.speed = speed_on(rates, demand, granted.back()),
-                      .sms = granted.back(),
-                      .has_all = granted.back() + kRounding >= wanted});
+    granted[i] = std::min(wanted, free);
+    free = std::max(free - granted[i], 0.0);
+    shares[i] = {.speed = speed_on(rates, demand, granted[i]),
+                 .sms = granted[i],
+                 .has_all = granted[i] + kRounding >= wanted};
   }
   share_power(rates, demands, shares);
   share_memory(demands, granted, shares);
+  slow_beside_collectives(rates, demands, shares);
   return shares;
 }
 

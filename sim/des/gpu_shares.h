@@ -22,6 +22,9 @@ struct GpuDemand {
   // all work goes wherever SMs are.
   int rounds = 0;
   double wanted = 1;  // of `sms`: less when some of its blocks have ended
+  // Whose blocks do not keep their SMs for long: of a kernel over rows they are small.
+  bool yields = false;
+  bool is_collective = false;
 };
 
 // What is measured of the device, or what was measured of an H200 where nothing is.
@@ -48,6 +51,7 @@ struct GpuShare {
 //           kernel go before those of the next. So a kernel that fills the GPU keeps later ones
 //           waiting until it ends, and one that came when few SMs were free gets more as they are
 //           freed; which of its work waits with the blocks that have none is in block_rounds.h.
+//           Only of kernels that yield, which came before it, a collective has SMs at once.
 //   speed   what is bound by the SMs slows as it has fewer of them; what is bound by memory, once
 //           they no longer draw the memory rate (SharingRates::sms_for_hbm)
 //   memory  in proportion to the SMs, since each has about as many bytes under way; none gets more

@@ -34,7 +34,9 @@ class Run final : public SimGridNetwork::Client {
     while (agenda_.next_time() <= now.value()) handle(agenda_.pop());
   }
   void on_progress(int activity, Seconds now) override {
-    if (sharing_.on_progress(activity)) end(activity, now.value());
+    if (sharing_.on_progress(activity) && sharing_.has_ended(activity, now.value())) {
+      end(activity, now.value());
+    }
   }
 
  private:
@@ -216,8 +218,8 @@ void Run::arrive(TaskRef ref, double now) {
   meeting.factor =
       std::max(meeting.factor, ranks_[static_cast<std::size_t>(ref.rank_index)].factor);
   if (meeting.present.size() < static_cast<std::size_t>(set_.arrivals[slot])) return;
-  const double time =
-      step_.priced->times[static_cast<std::size_t>(task.op)].time.value() * meeting.factor;
+  const Estimate& price = step_.priced->times[static_cast<std::size_t>(task.op)];
+  const double time = price.time.value() * meeting.factor;
   std::vector<int> gpus;
   gpus.reserve(meeting.present.size());
   for (const TaskRef present : meeting.present) {
@@ -226,7 +228,8 @@ void Run::arrive(TaskRef ref, double now) {
   static const FlowSet no_flows;
   const FlowSet& flows = network_ != nullptr ? flows_for(op) : no_flows;
   const Bytes bytes = bytes_per_flow(flows, std::get<CommOp>(op.body));
-  own(sharing_.start_collective(flows, bytes, gpus, now, time, engine_of(plan_, op)),
+  own(sharing_.start_collective(flows, bytes, gpus, now, time, price.latency.value(),
+                                engine_of(plan_, op)),
       {.task = ref, .meeting = index, .start = now});
 }
 
@@ -243,7 +246,7 @@ void Run::handle(const Event& event) {
       begin({event.id, event.detail}, event.time);
       return;
     case EventKind::kFlows:
-      sharing_.start_flows(event.id, event.time);
+      if (sharing_.is_current(event.id, event.detail)) sharing_.start_flows(event.id, event.time);
       return;
     case EventKind::kEnd:
       if (sharing_.is_current(event.id, event.detail) && sharing_.has_ended(event.id, event.time)) {

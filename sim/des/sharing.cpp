@@ -1,6 +1,7 @@
 #include "sim/des/sharing.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "sim/machine/joined_machines.h"
@@ -11,6 +12,8 @@ namespace {
 
 // SimGrid's clock resolution: what has less time left ends by itself.
 constexpr double kPrecision = 1e-12;
+// Seconds by which a collective in SimGrid that kernels slowed may end early.
+constexpr double kLeastLost = 1e-9;
 
 }  // namespace
 
@@ -56,7 +59,6 @@ std::int32_t Sharing::add(Kind kind) {
 }
 
 void Sharing::end_at(std::int32_t id, double time) {
-  at(id).end = time;
   agenda_.push(time, EventKind::kEnd, id, at(id).generation);
 }
 
@@ -81,7 +83,7 @@ std::int32_t Sharing::start_kernel(int gpu, double now, double time, const GpuDe
 
 std::int32_t Sharing::start_collective(const FlowSet& flows, Bytes bytes_each,
                                        std::span<const int> gpus, double now, double time,
-                                       CollectiveEngine engine) {
+                                       double latency, CollectiveEngine engine) {
   const std::int32_t id = add(Kind::kCollective);
   if (mode_ == SharingMode::kNone) {
     end_at(id, now + time);
@@ -91,6 +93,7 @@ std::int32_t Sharing::start_collective(const FlowSet& flows, Bytes bytes_each,
   added.flows = &flows;
   added.time = time;
   added.flow_time = std::min(time, orrery::des::time_alone(flows, bytes_each).value());
+  if (engine == CollectiveEngine::kSms && time > 0) added.part_of_bytes = 1 - latency / time;
   const Gpu& first = gpu_of(gpus.front());  // an exchange of two kinds of GPU takes no SMs
   const double sms = engine == CollectiveEngine::kSms ? first.comm_sms : 0;
   added.demand = collective_demand(first.rates, sms, bytes_each, Seconds(time));
@@ -112,18 +115,32 @@ void Sharing::add_user(std::int32_t id, int gpu) {
 
 // It has its SMs on all its GPUs.
 void Sharing::begin_collective(std::int32_t id, double now) {
-  const double begin = now + (at(id).time - at(id).flow_time);
-  if (begin > now) {
-    agenda_.push(begin, EventKind::kFlows, id, at(id).generation);
+  Activity& begun = at(id);
+  begun.since = now;
+  begun.left = begun.time;
+  schedule(id, now);
+}
+
+void Sharing::schedule(std::int32_t id, double now) {
+  Activity& activity = at(id);
+  ++activity.generation;  // what is on the agenda is void
+  if (activity.speed <= 0) return;
+  const double delay = activity.left - activity.flow_time;
+  if (activity.kind == Kind::kKernel || activity.has_flows_running) {
+    end_at(id, now + activity.left / activity.speed);
+  } else if (delay > 0) {
+    agenda_.push(now + delay / activity.speed, EventKind::kFlows, id, activity.generation);
   } else {
     start_flows(id, now);
   }
 }
 
 void Sharing::start_flows(std::int32_t id, double now) {
-  end_at(id, now + at(id).flow_time);
-  if (at(id).flow_time <= kPrecision) return;
+  at(id).left = at(id).flow_time;
+  at(id).since = now;
   at(id).has_flows_running = true;
+  schedule(id, now);
+  if (at(id).flow_time <= kPrecision) return;
   bool is_contended = mode_ == SharingMode::kAlways;
   for (const auto& [link, num_flows] : at(id).flows->num_flows_on) {
     auto& users = link_users_[static_cast<std::size_t>(link)];
@@ -151,20 +168,41 @@ void Sharing::share_out(int gpu, double now) {
   demands.reserve(users.size());
   for (const GpuUser& user : users) {
     run_blocks(user.activity, now);
-    demands.push_back(at(user.activity).demand);
+    const Activity& activity = at(user.activity);
+    demands.push_back(activity.demand);
+    if (activity.kind != Kind::kCollective) continue;
+    demands.back().hbm *= activity.num_waiting > 0 ? 0 : activity.speed;
   }
   const std::vector<GpuShare> shares = share_gpu(gpu_of(gpu).rates, demands);
+  double drawn = 0;  // of the memory's rate, by kernels
   std::vector<std::int32_t> beginning;
   for (std::size_t i = 0; i < users.size(); ++i) {
     Activity& activity = at(users[i].activity);
     if (activity.kind == Kind::kKernel) {
+      drawn += demands[i].hbm * shares[i].speed;
       set_share(users[i].activity, shares[i], now);
     } else if (!users[i].has_sms && shares[i].has_all) {
       users[i].has_sms = true;
       if (--activity.num_waiting == 0) beginning.push_back(users[i].activity);
     }
   }
+  for (GpuUser& user : users) {
+    if (at(user.activity).kind == Kind::kCollective) slow_collective(user, gpu, drawn, now);
+  }
   for (const std::int32_t id : beginning) begin_collective(id, now);
+}
+
+void Sharing::slow_collective(GpuUser& user, int gpu, double drawn, double now) {
+  const double longer = gpu_of(gpu).rates.loaded_collective - 1;
+  const double load = std::pow(std::min(drawn, 1.0), 3);
+  user.speed = 1 / (1 + longer * load * at(user.activity).part_of_bytes);
+  double slowest = 1;  // it is as fast as on the slowest of its GPUs
+  for (const int other : at(user.activity).gpus) {
+    for (const GpuUser& on : gpu_users_[static_cast<std::size_t>(other)]) {
+      if (on.activity == user.activity) slowest = std::min(slowest, on.speed);
+    }
+  }
+  set_speed(user.activity, slowest, now);
 }
 
 void Sharing::set_share(std::int32_t id, const GpuShare& share, double now) {
@@ -199,26 +237,43 @@ void Sharing::run_blocks(std::int32_t id, double now) {
 }
 
 bool Sharing::has_ended(std::int32_t id, double now) {
+  if (std::exchange(at(id).is_in_network, false)) return !goes_on(id, now);
   run_blocks(id, now);
   if (!at(id).blocks || at(id).blocks->has_ended()) return true;
   share_out(at(id).gpus.front(), now);
   return false;
 }
 
+// Of a collective whose flows have ended as if nothing were beside it.
+bool Sharing::goes_on(std::int32_t id, double now) {
+  Activity& activity = at(id);
+  const double passed = now - std::exchange(activity.since, now);
+  activity.left = std::exchange(activity.lost, 0) + passed * (1 - activity.speed);
+  if (activity.left <= kLeastLost) return false;
+  schedule(id, now);
+  return true;
+}
+
 void Sharing::set_speed(std::int32_t id, double speed, double now) {
-  Activity& kernel = at(id);
-  if (kernel.speed == speed) return;
-  kernel.left = std::max(kernel.left - kernel.speed * (now - kernel.since), 0.0);
-  kernel.since = now;
-  kernel.speed = speed;
-  ++kernel.generation;  // its end on the agenda is void
-  if (speed > 0) end_at(id, now + kernel.left / speed);
+  Activity& activity = at(id);
+  if (activity.speed == speed) return;
+  const double before = std::exchange(activity.speed, speed);
+  if (activity.num_waiting > 0) return;
+  const double passed = now - std::exchange(activity.since, now);
+  if (activity.is_in_network) {
+    activity.lost += passed * (1 - before);
+    return;
+  }
+  activity.left = std::max(activity.left - before * passed, 0.0);
+  schedule(id, now);
 }
 
 void Sharing::enter_network(std::int32_t id, double now) {
   Activity& activity = at(id);
-  const double left = activity.end - now;
-  if (activity.is_in_network || left <= kPrecision) return;
+  if (activity.is_in_network) return;
+  const double left = activity.left - activity.speed * (now - activity.since);
+  if (left <= kPrecision) return;
+  activity.since = now;
   activity.is_in_network = true;
   ++activity.generation;  // its end is no longer on the agenda
   activity.num_open = static_cast<int>(activity.flows->flows.size());

@@ -9,10 +9,10 @@
 //   kernel      wants all SMs, and of the memory rate what its bytes take
 //   collective  waits until it has comm_sms on each rank and keeps them to its end, but for one
 //               that copy engines run; first its fixed part (a delay), then its flows for the
-//               rest, which take longer where it had to wait (SharingRates::waited_collective)
+//               rest, which take longer where it had to wait (SharingRates::waited_collective);
+//               slower beside kernels that draw much of the memory's rate (loaded_collective)
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -41,14 +41,16 @@ class Sharing {
   std::int32_t start_kernel(int gpu, double now, double time, const GpuDemand& demand);
   std::int32_t start_host(double now, double time);
   // `flows` must outlive the activity; `gpus` are those of the simulated participants.
+  // `latency`: of its `time`, what does not grow with its bytes.
   std::int32_t start_collective(const FlowSet& flows, Bytes bytes_each, std::span<const int> gpus,
-                                double now, double time, CollectiveEngine engine);
+                                double now, double time, double latency, CollectiveEngine engine);
 
   // Event kFlows of `activity`.
   void start_flows(std::int32_t activity, double now);
   // True when an event kEnd is current.
   [[nodiscard]] bool is_current(std::int32_t activity, std::int32_t generation) const;
-  // At such an event: false where some blocks of a kernel have ended and it goes on.
+  // At such an event, or the last of its flows': false where some blocks of a kernel have ended and
+  // it goes on, and where a collective does that was slowed by kernels.
   bool has_ended(std::int32_t activity, double now);
   // One flow of the activity has ended in SimGrid; true when it was the last one.
   bool on_progress(std::int32_t activity);
@@ -60,7 +62,6 @@ class Sharing {
   struct Activity {
     Kind kind = Kind::kHost;
     std::int32_t generation = 0;
-    double end = std::numeric_limits<double>::infinity();  // on the agenda
     std::vector<int> gpus;
     GpuDemand demand;
     // Of a kernel: it has run at `speed` since `since`, when it had `left` seconds (alone) to go.
@@ -69,11 +70,13 @@ class Sharing {
     double left = 0;
     // Of one that began on fewer SMs than it fills; then `speed` is in pieces of work a second.
     std::optional<BlockRounds> blocks;
-    // Of a collective.
+    // Of a collective; `speed`, `since` and `left` as of a kernel once it has all its SMs.
     const FlowSet* flows = nullptr;
     double time = 0;
-    double flow_time = 0;  // the last part of `time`
-    int num_waiting = 0;   // GPUs on which it has not its SMs yet
+    double flow_time = 0;      // the last part of `time`
+    double part_of_bytes = 0;  // of `time`, what grows with its bytes
+    double lost = 0;           // seconds by which flows in SimGrid, which are as alone, are ahead
+    int num_waiting = 0;       // GPUs on which it has not its SMs yet
     bool has_flows_running = false;
     bool is_in_network = false;
     int num_open = 0;  // flows still running in SimGrid
@@ -81,6 +84,7 @@ class Sharing {
   struct GpuUser {
     std::int32_t activity = 0;
     bool has_sms = false;  // of a collective
+    double speed = 1;      // of a collective beside what else is on this GPU
   };
 
   std::int32_t add(Kind kind);
@@ -92,7 +96,11 @@ class Sharing {
   void run_blocks(std::int32_t id, double now);  // where it has some
   void set_speed(std::int32_t id, double speed, double now);
   void begin_collective(std::int32_t id, double now);
+  // Of a collective on GPU `gpu`, whose other users ask for `drawn` of the memory's rate.
+  void slow_collective(GpuUser& user, int gpu, double drawn, double now);
+  void schedule(std::int32_t id, double now);  // what comes next of what is not in the network
   void enter_network(std::int32_t id, double now);
+  bool goes_on(std::int32_t id, double now);
 
   const Machine& machine_;
   Agenda& agenda_;

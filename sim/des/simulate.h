@@ -43,9 +43,9 @@ struct SimulateOptions {
   std::vector<double> rank_slowdown;
   bool record_links = true;  // link_spans; not at kClosedForm
   // SMs that a running collective holds while kernels run beside it (SimGrid levels; a kernel wants
-  // all SMs; none where the device's num_sms is unknown). 20 on an H800: DeepSeek-V3 technical
-  // report (arXiv 2412.19437), section 3.2.2.
-  int comm_sms = 20;
+  // all SMs; none where the device's num_sms is unknown). Blocks of NCCL on two and four H200s; 20
+  // of DeepSeek-V3 on an H800 (arXiv 2412.19437, section 3.2.2).
+  int comm_sms = 24;
 };
 
 // A plan with the time of each op: what every level starts from. `times[i]` belongs to ops()[i].

@@ -24,6 +24,11 @@ struct SharingRates {
   double math_share = 0;    // of the dense peak, what the power limit leaves when all SMs compute
   // Times as long as alone, of the bytes of a collective that had to wait for its SMs.
   double waited_collective = 0;
+  // Likewise, of the bytes of a collective beside kernels that draw all of `hbm_rate`.
+  double loaded_collective = 0;
+  // Kernels take as many times as long as 1 and this share of the memory's rate, where collectives
+  // beside them move so much of it.
+  double beside_collective = 0;
 };
 
 // What a board draws, modelled: `waiting` all the time, clocks up and nothing running, and beside

@@ -55,9 +55,12 @@ SharingRates read_sharing(const YamlNode& node, const Device& device,
     reader.fail("bf16_under_power_limit", "this needs the device's dense_flops of bf16");
   }
   rates.math_share = reader.flops_per_second("bf16_under_power_limit") / peak->second;
-  if (reader.has("waited_collective")) {
-    rates.waited_collective = reader.number("waited_collective", 1, 10);
-  }
+  const auto read = [&](const std::string& name, double least, double most, double& rate) {
+    if (reader.has(name)) rate = reader.number(name, least, most);
+  };
+  read("waited_collective", 1, 10, rates.waited_collective);
+  read("loaded_collective", 1, 10, rates.loaded_collective);
+  read("beside_collective", 0.01, 10, rates.beside_collective);
   for (const auto& [key, source] : own) {
     sources[std::string(path).append(".").append(key)] = source;
   }

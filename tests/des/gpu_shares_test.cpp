@@ -57,6 +57,27 @@ TEST(GpuShares, BlocksSpeedUpWhereTheMemoryIsWhatTheyWaitFor) {
   EXPECT_LT(beside(0.75, 1), 1);
 }
 
+TEST(GpuShares, ACollectiveHasSmsBeforeKernelsThatYieldAndCameEarlier) {
+  const GpuDemand collective{.sms = 0.25, .math = 0, .is_collective = true};
+  const GpuDemand rows{.yields = true};
+  EXPECT_EQ(speeds({rows, collective}), (std::vector<double>{0.75, 1}));
+  EXPECT_EQ(speeds({rows, rows, collective}), (std::vector<double>{0.75, 0, 1}));
+  EXPECT_EQ(speeds({{}, rows, collective}), (std::vector<double>{1, 0, 0}));  // it waits
+}
+
+TEST(GpuShares, KernelsSlowAsCollectivesBesideThemMove) {
+  constexpr SharingRates rates{.hbm_rate = BytesPerSecond(4e12),
+                               .sms_for_hbm = 0.5,
+                               .math_share = 0.6,
+                               .beside_collective = 2};
+  const GpuDemand collective{.sms = 0.25, .math = 0, .hbm = 0.1, .is_collective = true};
+  const GpuDemand kernel{.sms = 0.75, .math = 0.5};
+  const std::vector<GpuShare> shares = share_gpu(rates, std::vector{collective, kernel, kernel});
+  EXPECT_DOUBLE_EQ(shares[0].speed, 1);
+  EXPECT_DOUBLE_EQ(shares[1].speed, 1 / 1.2);
+  EXPECT_DOUBLE_EQ(shares[2].speed, 0);
+}
+
 TEST(GpuShares, ComputingBesideMemoryTrafficCostsNeither) {
   const auto both = speeds({{.sms = 0.7, .math = 0.5}, {.sms = 0.3, .math = 0, .hbm = 0.6}});
   EXPECT_EQ(both, (std::vector<double>{1, 1}));

@@ -27,7 +27,7 @@ double end_us(const Timeline& timeline, OpId op) {
 }
 
 Timeline run_at(const StepBuilder& step, const Machine& machine, StepLevel level) {
-  return run(step, machine, {.level = level});
+  return run(step, machine, {.level = level, .comm_sms = 20});
 }
 
 TEST(Sharing, AKernelThatFillsTheGpuKeepsTheNextOneWaiting) {
@@ -73,11 +73,13 @@ TEST(Sharing, KernelsOnHalfOfTheSmsShareTheMemory) {
   EXPECT_NEAR(end_us(timeline, b), 26, 3e-8);
 }
 
+constexpr double kFew = 1e-3;  // bytes: kernels beside a collective of them are as fast as alone
+
 TEST(Sharing, ACollectiveTakesItsSmsFromAKernelThatComesLater) {
   // 100 SMs, of which the collective holds 20 until 60 us: the kernel that comes at 5 us has 80
   // until then, has done 44 of its 100 us and needs 56 more: 116. The collective is not slowed.
   StepBuilder step;
-  const OpId comm = step.comm(CollectiveKind::kAllReduce, {0, 1}, 1e3, 60, 1);
+  const OpId comm = step.comm(CollectiveKind::kAllReduce, {0, 1}, kFew, 60, 1);
   step.host(HostKind::kScheduler, {0, 1}, 5);
   const OpId kernel = step.kernel({0, 1}, 100, 0);
   const Machine machine = nvswitch_machine(2, 100);
@@ -93,7 +95,7 @@ TEST(Sharing, ACollectiveTakesItsSmsFromAKernelThatComesLater) {
 // us.
 double end_beside_collective(double held_us, int rounds, int comm_sms = 20) {
   StepBuilder step;
-  step.comm(CollectiveKind::kAllReduce, {0, 1}, 1e3, held_us, 1);
+  step.comm(CollectiveKind::kAllReduce, {0, 1}, kFew, held_us, 1);
   step.host(HostKind::kScheduler, {0, 1}, 5);
   const OpId kernel = step.kernel({0, 1}, 100, 0);
   const PricedPlan priced = des::assemble(step.plan, step.times);
@@ -127,7 +129,7 @@ TEST(Sharing, SmsOfBlocksThatHaveEndedGoToTheNextKernel) {
   // As above with one round: from 105 us on 20 SMs are the collective's and 20 those of blocks that
   // waited. The next kernel has 60 for its 40 us: until 105 + 40 / 0.6.
   StepBuilder step;
-  step.comm(CollectiveKind::kAllReduce, {0, 1}, 1e3, 300, 1);
+  step.comm(CollectiveKind::kAllReduce, {0, 1}, kFew, 300, 1);
   step.host(HostKind::kScheduler, {0, 1}, 5);
   const OpId first = step.kernel({0, 1}, 100, 0);
   step.host(HostKind::kScheduler, {0, 1}, 5);
@@ -138,7 +140,7 @@ TEST(Sharing, SmsOfBlocksThatHaveEndedGoToTheNextKernel) {
       des::simulate({.priced = &priced,
                      .machine = &machine,
                      .demands = {{}, {}, des::GpuDemand{.rounds = 1}, {}, {}}},
-                    {.level = kAllRanks});
+                    {.level = kAllRanks, .comm_sms = 20});
   EXPECT_NEAR(end_us(timeline, first), 205, 1e-7);
   EXPECT_NEAR(end_us(timeline, next), 105 + 40 / 0.6, 1e-7);
 }
@@ -192,6 +194,55 @@ TEST(Sharing, BytesTakeLongerOnceACollectiveHadToWait) {
   EXPECT_NEAR(end(true), 30 + 1.15 * 60, 1e-7);
 }
 
+// A collective of 60 us on 20 of 100 SMs beside a kernel on 80 that draws so much of the memory's
+// rate until `kernel_us`; `latency_us` of it do not grow with its bytes.
+double end_beside_load(double hbm, double latency_us, double kernel_us, StepLevel level) {
+  StepBuilder step;
+  step.kernel({0, 1}, kernel_us, 0);
+  const OpId comm = step.comm(CollectiveKind::kAllGather, {0, 1}, 1e3, 60, 1);
+  step.times.back().latency = Seconds(latency_us * 1e-6);
+  const PricedPlan priced = des::assemble(step.plan, step.times);
+  const Machine machine = nvswitch_machine(2, 100);
+  const des::GpuDemand demand{.sms = 0.8, .math = 0, .hbm = hbm};
+  return end_us(des::simulate({.priced = &priced, .machine = &machine, .demands = {demand, {}}},
+                              {.level = level, .comm_sms = 20}),
+                comm);
+}
+
+TEST(Sharing, BytesTakeLongerBesideAKernelThatDrawsTheMemorysRate) {
+  for (const StepLevel level : {kRepresentative, kAllRanks}) {
+    // 3.2 times as long beside all of the rate, 1 + 2.2 / 8 beside half of it.
+    EXPECT_NEAR(end_beside_load(1, 0, 1000, level), 3.2 * 60, 1e-3);
+    EXPECT_NEAR(end_beside_load(0.5, 0, 1000, level), 1.275 * 60, 1e-3);
+    EXPECT_NEAR(end_beside_load(0, 0, 1000, level), 60, 1e-3);
+    // Of which 40 us are no bytes.
+    EXPECT_NEAR(end_beside_load(1, 40, 1000, level), 40 + 3.2 * 20, 1e-3);
+    // Until 32 us 10 of its 60 are done.
+    EXPECT_NEAR(end_beside_load(1, 0, 32, level), 32 + 50, 1e-3);
+  }
+}
+
+// Its flows share a link with another collective's, so they run in SimGrid, and what the kernel
+// costs comes behind them.
+TEST(Sharing, ACollectiveOnASharedLinkIsSlowedLikewise) {
+  const auto end = [](double hbm) {
+    StepBuilder step;
+    step.kernel({0, 1, 2}, 2000, 0);
+    const OpId first = step.comm(CollectiveKind::kSendRecv, {0, 1}, 40e6, 100, 1);
+    step.comm(CollectiveKind::kSendRecv, {0, 2}, 40e6, 100, 2);
+    const PricedPlan priced = des::assemble(step.plan, step.times);
+    const Machine machine = nvswitch_machine(3, 100);
+    const des::GpuDemand demand{.sms = 0.5, .math = 0, .hbm = hbm};
+    return end_us(
+        des::simulate({.priced = &priced, .machine = &machine, .demands = {demand, {}, {}}},
+                      {.level = kAllRanks, .comm_sms = 20}),
+        first);
+  };
+  EXPECT_NEAR(end(0), 200, 1e-3);
+  EXPECT_GT(end(0.8), 1.5 * 200);
+  EXPECT_LT(end(0.8), (1 + 2.2 * 0.512) * 200 + 1e-3);
+}
+
 TEST(Sharing, WithoutSmsForCollectivesOverlapIsFree) {
   StepBuilder step;
   step.kernel({0, 1}, 100, 0);
@@ -208,7 +259,7 @@ TEST(Sharing, RowsBetweenSidesTakeNoSms) {
     const TensorId sent = step.tensor(is_between_sides ? std::vector<int>{0} : range(0, 2));
     const TensorId received = step.tensor(is_between_sides ? std::vector<int>{1} : range(0, 2));
     step.kernel({0}, 0, 1, {}, {sent});
-    const OpId comm = step.comm(CollectiveKind::kAllToAll, {0, 1}, 1e3, 60, 1, {sent}, {received});
+    const OpId comm = step.comm(CollectiveKind::kAllToAll, {0, 1}, kFew, 60, 1, {sent}, {received});
     step.host(HostKind::kScheduler, {0, 1}, 5);
     const OpId kernel = step.kernel({0, 1}, 100, 0);
     const Timeline timeline = run_at(step, nvswitch_machine(2, 100), kAllRanks);
