@@ -35,6 +35,7 @@ constexpr About kAboutFields[] = {
     {"enable_chunked_prefill", "prompts are cut to the tokens that are left of a step"},
     {"enable_prefix_caching", "KV blocks of prefixes are kept for later prompts"},
     {"max_model_len", "longest prompt and answer together; without it the model's"},
+    {"max_prefill_tokens", "a step with prompts takes no further one that exceeds it"},
     {"stream_interval", "tokens sent in a message after the first"},
     {"dp_router", "which data-parallel rank of a replica a request goes to"},
 };

@@ -96,6 +96,7 @@ std::span<const ConfigField<EngineConfig>> engine_fields() {
       {"batch_wait_max_tokens_ratio",
        &Engine::batch_wait_max_tokens_ratio,
        {.least = 0, .most = 1}},
+      {"max_prefill_tokens", &Engine::max_prefill_tokens, {.least = 0}},
       {"dp_router", choice<&Engine::dp_router, Engine>(kDpRouterNames)},
       {"dp_balance_timeout_iters", &Engine::dp_balance_timeout_iters, {.least = 0}},
       {"dp_balance_batching_wait_iters", &Engine::dp_balance_batching_wait_iters, {.least = 0}},

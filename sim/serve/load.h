@@ -16,7 +16,7 @@ struct RequestRecord;
 // What a waiting request was not admitted for.
 enum class AdmissionLimit : std::uint8_t {
   kSeats,        // max_num_seqs
-  kTokenBudget,  // max_num_batched_tokens
+  kTokenBudget,  // max_num_batched_tokens, max_prefill_tokens
   kKvBlocks,     // none free
   kFrontEnd      // it had not come through the front end
 };

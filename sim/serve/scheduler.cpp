@@ -35,6 +35,7 @@ void Scheduler::schedule_decodes() {
 // Beside `num_decodes` decodes.
 void Scheduler::schedule_prefill(std::int64_t num_decodes, Seconds now, Seconds known) {
   ScheduledStep& step = rank_.step();
+  is_prefill_limited_ = false;
   std::int64_t budget = rank_.engine().max_num_batched_tokens - num_decodes * rank_.decode_query();
   for (const std::int64_t slot : std::exchange(rank_.prefilling(), {})) {
     const bool is_running = rank_.sequence(slot).order >= 0;  // not preempted for one before it
@@ -49,7 +50,7 @@ std::optional<AdmissionLimit> Scheduler::held_up_by(std::int64_t budget, Seconds
   if (!waits && rank_.incoming().next() == nullptr) return std::nullopt;
   if (rank_.step().has_preempted) return AdmissionLimit::kKvBlocks;
   if (!rank_.has_seat()) return AdmissionLimit::kSeats;
-  const bool has_tokens = budget > 0 && rank_.prefilling().empty();
+  const bool has_tokens = budget > 0 && rank_.prefilling().empty() && !is_prefill_limited_;
   return waits && !has_tokens ? AdmissionLimit::kTokenBudget : AdmissionLimit::kKvBlocks;
 }
 
@@ -87,12 +88,23 @@ bool Scheduler::admit_front(std::int64_t& budget, Seconds now) {
   const std::int64_t target = request.prompt_tokens + rank_.generated_before(idx);
   const CachedPrefix cached = rank_.cached_prefix(request, target);
   const std::int64_t remaining = target - cached.num_units * rank_.tokens_per_unit();
+  is_prefill_limited_ = is_over_prefill_limit(remaining);
+  if (is_prefill_limited_) return false;
   const std::int64_t query = std::min(remaining, budget);
   if (query == 0 || (!rank_.engine().enable_chunked_prefill && query < remaining)) return false;
   if (!has_blocks_for(request, target, query, cached)) return false;
   rank_.admit_front(now, cached, query);
   budget -= query;
   return true;
+}
+
+bool Scheduler::is_over_prefill_limit(std::int64_t tokens) const {
+  const ScheduledStep& step = rank_.step();
+  const std::int64_t limit = rank_.engine().max_prefill_tokens;
+  if (limit == 0 || step.chunks.empty()) return false;
+  std::int64_t left = limit - step.batch.num_decodes * rank_.decode_query();
+  for (const ScheduledStep::Chunk& chunk : step.chunks) left -= chunk.query;
+  return tokens >= left;
 }
 
 // As TensorRT-LLM counts: tokens of the prompts that the step would take and of its decodes. Those

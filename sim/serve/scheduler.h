@@ -55,6 +55,8 @@ class Scheduler {
   bool continue_prefill(std::int64_t slot, std::int64_t& budget);
   void admit(std::int64_t& budget, Seconds now, Seconds known);
   bool admit_front(std::int64_t& budget, Seconds now);
+  // Whether the prompts of the step leave no room for `tokens` more (max_prefill_tokens).
+  [[nodiscard]] bool is_over_prefill_limit(std::int64_t tokens) const;
   // Whether prompts that could join `num_decodes` decodes wait for more to come (batch_wait_*).
   bool holds_back(std::int64_t num_decodes, std::int64_t budget, Seconds known);
   // Whether KvAdmission lets in a request of `target` tokens to prefill, of which `cached` are,
@@ -66,7 +68,8 @@ class Scheduler {
 
   Rank& rank_;
   bool is_alone_;
-  std::int64_t num_held_back_ = 0;  // steps in a row for which prompts were held back
+  std::int64_t num_held_back_ = 0;   // steps in a row for which prompts were held back
+  bool is_prefill_limited_ = false;  // max_prefill_tokens kept the first that waits out of the step
 };
 
 }  // namespace orrery

@@ -126,6 +126,10 @@ struct EngineConfig {
   // _waiting_requests).
   std::int64_t batch_wait_timeout_iters = 0;
   double batch_wait_max_tokens_ratio = 1;
+  // A step that has prompts takes another only if that is shorter than what they and the decodes
+  // leave of this (0: no such bound), and does not cut it to fit: max_num_batched_tokens alone cuts
+  // (SGLang, schedule_policy.py, PrefillAdder.add_one_req, 0.5.6 to 0.5.12).
+  std::int64_t max_prefill_tokens = 0;
   DpRouter dp_router = DpRouter::kRoundRobin;
   // While all data-parallel ranks decode, prompts wait at most so many steps (0: never) until all
   // ranks have some, and then so many for more of them (TensorRT-LLM, attention_dp_config:

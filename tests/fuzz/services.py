@@ -77,6 +77,7 @@ def engine(rng: random.Random) -> Tree:
         "enable_chunked_prefill": (True, True, False),
         "scheduler_reserve_full_isl": (True, False),
         "stream_interval": (1, 5),
+        "max_prefill_tokens": (0, 3000),
         "gpu_memory_utilization": (0.9, 0.8, 0.95),
     }
     chosen = {"profile": rng.choice(PROFILES)} | {key: rng.choice(values) for key, values in choices.items() if rng.random() < 0.35}

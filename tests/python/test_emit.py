@@ -166,6 +166,17 @@ def test_sglang_shares_limits_out_over_data_parallel_ranks(tmp_path):
     assert "times 4" in notes
 
 
+def test_a_prefill_limit_is_sglangs_and_a_note_of_the_others(tmp_path):
+    sets = ["engine.max_prefill_tokens=2500"]
+    text, _ = of_engine(tmp_path, "sglang", sets=sets)
+    assert value_of(commands(text, "python3 -m sglang.launch_server")[0], "--max-prefill-tokens") == "2500"
+    for engine in ("vllm", "trtllm"):
+        _, notes = of_engine(tmp_path, engine, sets=sets)
+        assert "no option for max_prefill_tokens: 2500" in notes
+    text, _ = of_engine(tmp_path, "sglang")
+    assert "--max-prefill-tokens" not in text
+
+
 @pytest.mark.parametrize("profile, expected", [("sglang", set()), ("sglang_mixed", {"--enable-mixed-chunk", "--disable-overlap-schedule"})])
 def test_the_profile_decides_how_sglang_schedules(tmp_path, profile, expected):
     text, notes = of_engine(tmp_path, "sglang", sets=[f"engine.profile={profile}", "provider=sglang-0.5.14"])

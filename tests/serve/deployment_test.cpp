@@ -68,7 +68,8 @@ Deployment example() {
                        .new_token_ratio = 0.7,
                        .stream_interval = 10,
                        .batch_wait_timeout_iters = 20,
-                       .batch_wait_max_tokens_ratio = 0.9};
+                       .batch_wait_max_tokens_ratio = 0.9,
+                       .max_prefill_tokens = 3};
   deployment.graph_batch_sizes = {1, 2, 4};
   deployment.megakernel_batch_sizes = {1, 2};
   deployment.num_kv_blocks = 123456789012;

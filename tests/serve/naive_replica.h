@@ -370,6 +370,16 @@ class NaiveRank {
     return must_fit - (hits - num_in_tier) <= num_free() - num_idle;
   }
 
+  [[nodiscard]] bool is_over_prefill_limit(std::int64_t count, const Scheduled& scheduled) const {
+    std::int64_t left = config_.engine.max_prefill_tokens;
+    bool has_prompt = false;
+    for (const auto& [other, tokens] : scheduled) {
+      left -= tokens;
+      has_prompt = has_prompt || !states_[other].is_decoding;
+    }
+    return config_.engine.max_prefill_tokens > 0 && has_prompt && count >= left;
+  }
+
   void schedule_waiting(Scheduled& scheduled, std::int64_t& budget, Seconds now, Seconds known) {
     while (!waiting_.empty() && known_[waiting_.front()] <= known && budget > 0 &&
            static_cast<std::int64_t>(running_.size() + ended_.size()) <
@@ -394,6 +404,7 @@ class NaiveRank {
       const std::int64_t cached =
           static_cast<std::int64_t>(hits.size()) * config_.engine.block_size;
       std::int64_t count = length(idx) - cached;
+      if (is_over_prefill_limit(count, scheduled)) break;
       if (!config_.engine.enable_chunked_prefill && count > budget) break;
       count = std::min(count, budget);
       const auto num_hits = static_cast<std::int64_t>(hits.size());

@@ -88,6 +88,19 @@ TEST_P(NaiveReplicaTest, WholePromptsAreScheduledAlike) {
   expect_equal(whole);
 }
 
+TEST_P(NaiveReplicaTest, PromptsBeyondALimitAreKeptOutAlike) {
+  for (const std::int64_t limit : {1, 40, 200}) {
+    for (const bool is_async : {false, true}) {
+      ServiceConfig limited = config();
+      limited.engine.max_prefill_tokens = limit;
+      limited.engine.async_scheduling = is_async;
+      expect_equal(limited);
+      limited.engine.scheduler_policy = SchedulerPolicy::kPrefillFirst;
+      expect_equal(limited);
+    }
+  }
+}
+
 TEST_P(NaiveReplicaTest, AdmissionByTheFirstChunkIsScheduledAlike) {
   ServiceConfig eager = config();
   eager.engine.scheduler_reserve_full_isl = false;

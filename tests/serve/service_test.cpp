@@ -48,6 +48,47 @@ TEST(Service, ALongPromptIsCutIntoChunksOfTheBudget) {
   EXPECT_EQ(batches[2].prefill[0], (PrefillChunk{22, 128, true}));
 }
 
+// Prompts of the steps of three prompts of 20 tokens that come at once, beside a budget of 64.
+std::vector<std::size_t> prompts_of_steps(std::int64_t max_prefill_tokens) {
+  ServiceConfig config = small_service();
+  config.engine.max_prefill_tokens = max_prefill_tokens;
+  std::vector<Batch> batches;
+  serve_fake(workload_of(std::vector<Request>(3, {.prompt_tokens = 20, .output_tokens = 1})),
+             config, {}, &batches);
+  std::vector<std::size_t> counts;
+  for (const Batch& batch : batches) {
+    for (const PrefillChunk& chunk : batch.prefill) EXPECT_EQ(chunk.query, 20);  // none is cut
+    counts.push_back(batch.prefill.size());
+  }
+  return counts;
+}
+
+TEST(Service, APrefillLimitKeepsFurtherPromptsOutOfAStepAndCutsNone) {
+  using Counts = std::vector<std::size_t>;
+  EXPECT_EQ(prompts_of_steps(0), (Counts{3}));
+  EXPECT_EQ(prompts_of_steps(61), (Counts{3}));
+  EXPECT_EQ(prompts_of_steps(60), (Counts{2, 1}));  // 20 are not fewer than the 20 left
+  EXPECT_EQ(prompts_of_steps(40), (Counts{1, 1, 1}));
+  EXPECT_EQ(prompts_of_steps(5), (Counts{1, 1, 1}));  // the first is taken, however long
+}
+
+TEST(Service, DecodesTakeFromAPrefillLimit) {
+  // The first decodes when two of 10 tokens come: one decode and 10 tokens leave 11 or 10.
+  const auto steps_with_both = [](std::int64_t limit) {
+    ServiceConfig config = small_service();
+    config.engine.max_prefill_tokens = limit;
+    std::vector<Batch> batches;
+    serve_fake(workload_of({{.prompt_tokens = 4, .output_tokens = 50},
+                            {.arrival = Seconds(0.02), .prompt_tokens = 10, .output_tokens = 1},
+                            {.arrival = Seconds(0.02), .prompt_tokens = 10, .output_tokens = 1}}),
+               config, {}, &batches);
+    return std::ranges::count_if(batches,
+                                 [](const Batch& batch) { return batch.prefill.size() == 2; });
+  };
+  EXPECT_EQ(steps_with_both(22), 1);
+  EXPECT_EQ(steps_with_both(21), 0);
+}
+
 TEST(Service, WithoutChunkingAPromptWaitsForAWholeBudget) {
   ServiceConfig config = small_service();
   config.engine.enable_chunked_prefill = false;

@@ -73,6 +73,7 @@ class Plan:
     block_size: int
     max_model_len: int
     stream_interval: int
+    max_prefill_tokens: int  # 0: no such bound
     enable_chunked_prefill: bool
     enable_prefix_caching: bool
     scheduler_reserve_full_isl: bool
@@ -130,6 +131,7 @@ def plan_of(run: FinishedRun, model: str | None = None) -> Plan:
         block_size=int(engine["block_size"]),
         max_model_len=int(engine["max_model_len"]),
         stream_interval=int(engine["stream_interval"]),
+        max_prefill_tokens=int(engine.get("max_prefill_tokens", 0)),
         enable_chunked_prefill=_is_true(engine["enable_chunked_prefill"]),
         enable_prefix_caching=_is_true(engine["enable_prefix_caching"]),
         scheduler_reserve_full_isl=_is_true(engine["scheduler_reserve_full_isl"]),

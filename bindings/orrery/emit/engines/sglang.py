@@ -81,6 +81,8 @@ def _scheduling(command: flags.Command, plan: Plan, notes: list[str]) -> None:
         command.add("--disable-overlap-schedule", True)
     if not plan.scheduler_reserve_full_isl:
         notes.append("SGLang has no option for scheduler_reserve_full_isl: it admits a prompt when all of it fits.")
+    if plan.max_prefill_tokens:
+        command.add("--max-prefill-tokens", plan.max_prefill_tokens)
     if plan.stream_interval > 1:
         command.add("--stream-interval", plan.stream_interval)
 

@@ -28,6 +28,8 @@ def launch(plan: Plan, role: Role, version: str, notes: list[str]) -> Launch:
     command.add("--max_seq_len", plan.max_model_len)
     _remarks(plan, role, notes)
     add_weights(command, plan, notes, online={})
+    if plan.max_prefill_tokens:
+        notes.append(f"TensorRT-LLM has no option for max_prefill_tokens: {plan.max_prefill_tokens}, beyond which a step takes no further prompt.")
     name = "trtllm.yaml" if role.name == "server" else f"trtllm_{role.name}.yaml"
     command.add("--extra_llm_api_options", name)
     return Launch(role, command, file=(name, _nested(command, _options(plan, role))))

@@ -89,6 +89,8 @@ def _scheduling(command: flags.Command, plan: Plan, notes: list[str]) -> None:
     command.add("--async-scheduling", value(plan.behaviour, "async_scheduling") == "true")
     if value(plan.behaviour, "launch_mode") == "eager":
         command.add("--enforce-eager", True)
+    if plan.max_prefill_tokens:
+        notes.append(f"vLLM has no option for max_prefill_tokens: {plan.max_prefill_tokens}, beyond which a step takes no further prompt.")
     if plan.stream_interval > 1:
         if command.has("--stream-interval"):
             command.add("--stream-interval", plan.stream_interval)
