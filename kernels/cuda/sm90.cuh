@@ -75,6 +75,23 @@ __device__ inline void barrier_wait(std::uint64_t* barrier, std::uint32_t parity
   return has_ended != 0;
 }
 
+// --- copies by threads ---------------------------------------------------------------------------
+
+// 16 bytes from global to shared memory, past the L1 cache, of which the first `bytes` (0 or 16)
+// are read and the others are zeros. A miss of the L2 cache fetches 256 bytes.
+__device__ inline void copy_16(std::uint32_t shared, const void* global, std::uint32_t bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(bytes)
+               : "memory");
+}
+// Arrives at `barrier` once all that this thread has copied so is there: one of its arrivals.
+__device__ inline void barrier_arrive_copies(std::uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
+// Until all of it is there.
+__device__ inline void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // --- bulk copies ---------------------------------------------------------------------------------
 
 // L2 policies of loads: `first` leaves the cache soonest (streams), `last` stays (re-read tiles).

@@ -33,7 +33,8 @@ struct Task : swap_ab::Task {
 template <typename T>
 struct ConfigOf : swap_ab::Config<T, static_cast<int>(kFusedTileRows), 2, 4, 2> {
   using Task = fused_moe::Task;
-  static constexpr bool kSharesScales = false;
+  static constexpr bool kScalesColumns = false;
+  static constexpr bool kScalesRows = false;
 };
 using Config = ConfigOf<bf16>;  // of logits, and of what both have alike
 

@@ -51,7 +51,7 @@ struct Task {
 
 // What one instance of the kernel is compiled for.
 template <typename T_, int kRows_, int kBlocks_, int kStages_, int kBuffers_,
-          int kBlockTiles_ = TiledChoice{}.block_rows / kRows_>
+          int kBlockTiles_ = TiledChoice{}.block_rows / kRows_, bool kGathers_ = false>
 struct Config {
   using T = T_;
   static constexpr int kRows = kRows_;            // of x in a tile, at most
@@ -63,13 +63,17 @@ struct Config {
   static constexpr std::uint32_t kXBytes = kRows * 128;
   static constexpr std::uint32_t kWBytes = kColumns * 128;
   static constexpr int kThreads = 384;
-  static constexpr bool kSharesScales = sizeof(T) == 1;  // of a tile, in shared memory
+  static constexpr bool kGathers = kGathers_;             // rows of x (gathered_rows.cuh)
+  static constexpr bool kScalesColumns = sizeof(T) == 1;  // by what is in shared memory
+  static constexpr bool kScalesRows = kScalesColumns || kGathers;
   static_assert(kRows % 32 == 0 && kRows <= 160 && kBlocks <= 2);
 
   using Task = swap_ab::Task;
   static constexpr int kBlockTiles = kBlockTiles_;
   static constexpr tiles::PartCosts kParts = tiles::kSwapAbParts;
   __device__ static int tile_rows(int rows) { return tiles::even_tile_rows(rows, kRows); }
+  // Of x, that a tile takes if rows are gathered.
+  __device__ static int copied_rows(const Task& task) { return task.width; }
   __device__ static bool has_rows(const Task& task) { return task.rows > 0; }
   // Parts are of fewer rows.
   __device__ static Task task(const tiles::Place& place, int tile_rows, int part, int parts) {
@@ -95,18 +99,30 @@ struct Shared {
   alignas(1024) unsigned char w[C::kStages][C::kWBytes];
   alignas(1024) unsigned char x[C::kStages][C::kXBytes];
   alignas(1024) unsigned char y[2][C::kBuffers][kChunk * 128];
-  float x_scale[2][C::kSharesScales ? C::kRows : 1];  // of each warpgroup's tile, fp8
-  float w_scale[2][C::kSharesScales ? 64 * C::kBlocks : 1];
+  float x_scale[2][C::kScalesRows ? C::kRows : 1];  // of each warpgroup's tile
+  float w_scale[2][C::kScalesColumns ? 64 * C::kBlocks : 1];
   tiles::Stages<C> stages;
 };
 
-// Copies one step of a tile into a stage that is empty.
+// Copies what of w one step of a tile takes into a stage that is empty.
+template <typename C>
+__device__ void load_w(Shared<C>& shared, int stage, const Maps& maps, const Task& /*task*/, int k,
+                       int w_row) {
+  sm90::load_2d(shared.w[stage], &maps.w, k, w_row, &shared.stages.full[stage]);
+}
+// The bytes of it.
+template <typename C>
+__device__ std::uint32_t w_bytes(const Shared<C>& /*shared*/, const Task& /*task*/) {
+  return C::kWBytes;
+}
+
+// Likewise x and w.
 template <typename C>
 __device__ void load_stage(Shared<C>& shared, int stage, const Maps& maps, const Task& task, int k,
                            int w_row) {
   std::uint64_t* const full = &shared.stages.full[stage];
-  sm90::barrier_arrive_expect(full, C::kWBytes + task.width * 128);
-  sm90::load_2d(shared.w[stage], &maps.w, k, w_row, full);
+  sm90::barrier_arrive_expect(full, w_bytes(shared, task) + task.width * 128);
+  load_w<C>(shared, stage, maps, task, k, w_row);
   int row = 0;
 #pragma unroll
   for (int i = 3; i >= 0; --i) {
@@ -153,12 +169,14 @@ template <typename C, int kWidth, typename Meanwhile = Nothing>
 __device__ __forceinline__ void multiply(Sums<C, kWidth>& d, Shared<C>& shared,
                                          Ring<C::kStages>& ring, int k_steps, int group,
                                          Meanwhile meanwhile = {}) {
+  tiles::see_copies<C>();
   sm90::wgmma_fence();
   issue<C, kWidth>(d, shared, ring.stage, group, false);
   int last = ring.stage;
   ring.advance();
   for (int step = 1; step < k_steps; ++step) {
     sm90::barrier_wait(&shared.stages.full[ring.stage], ring.phase);
+    tiles::see_copies<C>();
     sm90::wgmma_fence();
     issue<C, kWidth>(d, shared, ring.stage, group, true);
     meanwhile(step);
@@ -185,20 +203,24 @@ template <typename C>
 __device__ Scales load_scales(const Arguments& a, const Task& task) {
   const int thread = threadIdx.x % 128;
   Scales scales{};
-  if (thread < 64 * C::kBlocks && task.column + thread < a.n) {
-    scales.w = a.w_scale[static_cast<std::int64_t>(task.group) * a.n + task.column + thread];
+  if constexpr (C::kScalesColumns) {
+    if (thread < 64 * C::kBlocks && task.column + thread < a.n) {
+      scales.w = a.w_scale[static_cast<std::int64_t>(task.group) * a.n + task.column + thread];
+    }
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = thread + 128 * half;
-    if (row < task.rows) scales.x[half] = a.x_scale[task.row + row];
+    if (row < task.rows) scales.x[half] = tiles::row_scale<C>(a, task.row + row);
   }
   return scales;
 }
 template <typename C>
 __device__ void share_scales(Shared<C>& shared, const Scales& scales, int group) {
   const int thread = threadIdx.x % 128;
-  if (thread < 64 * C::kBlocks) shared.w_scale[group][thread] = scales.w;
+  if constexpr (C::kScalesColumns) {
+    if (thread < 64 * C::kBlocks) shared.w_scale[group][thread] = scales.w;
+  }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = thread + 128 * half;
@@ -235,12 +257,17 @@ __device__ __forceinline__ void fill_buffer(unsigned char* buffer, const float (
       const int pair = 4 * (chunk * (kChunk / 8) + j + i / 2) + 2 * (i % 2);
       float low = d[pair];
       float high = d[pair + 1];
-      if constexpr (C::kSharesScales) {
+      if constexpr (C::kScalesRows) {
         const float2 x = *reinterpret_cast<const float2*>(x_scales + chunk * kChunk +
                                                           8 * (j + i / 2) + lane % 4 * 2);
-        const float w = w_scales[16 * warp + lane / 4 + 8 * (i % 2)];
-        low *= x.x * w;
-        high *= x.y * w;
+        if constexpr (C::kScalesColumns) {
+          const float w = w_scales[16 * warp + lane / 4 + 8 * (i % 2)];
+          low *= x.x * w;
+          high *= x.y * w;
+        } else {
+          low *= x.x;
+          high *= x.y;
+        }
       }
       words[i] = rounded_pair<GroupedGemmResult<typename C::T>>(low, high);
     }
@@ -256,7 +283,7 @@ __device__ __forceinline__ void write_tile(const Sums<C, kWidth>& d, Shared<C>& 
                                            const Scales& scales, int group, int& buffer_index) {
   const int thread = threadIdx.x % 128;
   const bool takes_copies = a.target.out == nullptr && a.n % 8 == 0;
-  if constexpr (C::kSharesScales) share_scales<C>(shared, scales, group);
+  if constexpr (C::kScalesRows) share_scales<C>(shared, scales, group);
 #pragma unroll
   for (int chunk = 0; chunk < (kWidth + kChunk - 1) / kChunk; ++chunk) {
     const int rows = task.rows - chunk * kChunk;
@@ -292,7 +319,7 @@ __device__ __forceinline__ void consume_tile(Shared<C>& shared, Ring<C::kStages>
   if constexpr (kWidth <= C::kRows) {
     Sums<C, kWidth> d;
     Scales scales{};
-    if constexpr (C::kSharesScales) scales = load_scales<C>(a, task);
+    if constexpr (C::kScalesRows) scales = load_scales<C>(a, task);
     multiply<C, kWidth>(d, shared, ring, a.k_steps, group);
     write_tile<C, kWidth>(d, shared, maps, a, task, scales, group, buffer_index);
   }

@@ -20,12 +20,12 @@ struct Stages {
   std::uint64_t empty[C::kStages];
 };
 
-// By one thread, before any other uses the barriers.
+// By one thread, before any other uses the barriers; so many arrivals fill a stage.
 template <typename C>
-__device__ void init_barriers(Stages<C>& stages) {
+__device__ void init_barriers(Stages<C>& stages, int fills = 1) {
   constexpr int kReleases = 8;  // one per warp that multiplies
   for (int i = 0; i < C::kStages; ++i) {
-    sm90::barrier_init(&stages.full[i], 1);
+    sm90::barrier_init(&stages.full[i], fills);
     sm90::barrier_init(&stages.empty[i], kReleases);
   }
   sm90::fence_barrier_init();
@@ -58,6 +58,22 @@ __device__ void produce(Stages<C>& stages, const Arguments& a, const Load& load)
     stages.task[ring.stage].group = -1;
     sm90::barrier_arrive(&stages.full[ring.stage]);
   }
+}
+
+// Orders rows that threads have copied into a full stage before the products that read them; what
+// the copy engine has brought needs no order.
+template <typename C>
+__device__ void see_copies() {
+  if constexpr (C::kGathers) sm90::fence_async_shared();
+}
+
+// What row `row` of y is multiplied by: the scale of fp8, or its weight, if gathered rows have any.
+template <typename C>
+__device__ float row_scale(const Arguments& a, int row) {
+  if constexpr (C::kGathers) {
+    if (a.x_scale == nullptr) return 1;
+  }
+  return a.x_scale[row];
 }
 
 // By each warp that multiplies, when it has read the stage.

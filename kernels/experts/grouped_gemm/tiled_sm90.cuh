@@ -54,7 +54,7 @@ struct Task {
 
 // What one instance of the kernel is compiled for.
 template <typename T_, int kM_, int kN_, int kStages_, int kBuffers_,
-          int kBlockTiles_ = TiledChoice{}.block_rows / kM_>
+          int kBlockTiles_ = TiledChoice{}.block_rows / kM_, bool kGathers_ = false>
 struct Config {
   using T = T_;
   static constexpr int kM = kM_;              // rows of a tile: 64 for each of two warpgroups
@@ -67,6 +67,9 @@ struct Config {
   static constexpr std::uint32_t kXBytes = kM * 128;
   static constexpr std::uint32_t kWBytes = kN * 128;
   static constexpr int kThreads = 384;
+  static constexpr bool kGathers = kGathers_;  // rows of x (gathered_rows.cuh)
+  static constexpr bool kScalesColumns = sizeof(T) == 1;
+  static constexpr bool kScalesRows = kScalesColumns || kGathers;
 
   using Task = tiled::Task;
   static constexpr int kRows = kM;
@@ -75,6 +78,8 @@ struct Config {
   static constexpr tiles::PartCosts kParts = {
       .half = tiles::kTiledParts.half, .quarter = kMaxParts >= 4 ? tiles::kTiledParts.quarter : 0};
   __device__ static constexpr int tile_rows(int /*rows*/) { return kM; }
+  // Of x, that a tile takes if rows are gathered.
+  __device__ static constexpr int copied_rows(const Task& /*task*/) { return kM; }
   __device__ static constexpr bool has_rows(const Task& /*task*/) { return true; }
   // Parts are of fewer columns.
   __device__ static Task task(const tiles::Place& place, int /*tile_rows*/, int part, int parts) {
@@ -102,13 +107,11 @@ struct Shared {
   tiles::Stages<C> stages;
 };
 
-// Copies one step of a tile into a stage that is empty.
+// Copies what of w one step of a tile takes into a stage that is empty.
 template <typename C>
-__device__ void load_stage(Shared<C>& shared, int stage, const Maps& maps, const Task& task, int k,
-                           int w_row) {
+__device__ void load_w(Shared<C>& shared, int stage, const Maps& maps, const Task& task, int k,
+                       int w_row) {
   std::uint64_t* const full = &shared.stages.full[stage];
-  sm90::barrier_arrive_expect(full, C::kXBytes + task.columns * 128);
-  sm90::load_2d(shared.x[stage], &maps.x, k, task.row, full);
   if (task.columns == C::kN) {
     sm90::load_2d(shared.w[stage], &maps.w, k, w_row, full);
   } else {
@@ -116,6 +119,21 @@ __device__ void load_stage(Shared<C>& shared, int stage, const Maps& maps, const
       sm90::load_2d(shared.w[stage] + row * 128, &maps.w_part, k, w_row + row, full);
     }
   }
+}
+// The bytes of it.
+template <typename C>
+__device__ std::uint32_t w_bytes(const Shared<C>& /*shared*/, const Task& task) {
+  return task.columns * 128;
+}
+
+// Likewise x and w.
+template <typename C>
+__device__ void load_stage(Shared<C>& shared, int stage, const Maps& maps, const Task& task, int k,
+                           int w_row) {
+  std::uint64_t* const full = &shared.stages.full[stage];
+  sm90::barrier_arrive_expect(full, C::kXBytes + w_bytes(shared, task));
+  sm90::load_2d(shared.x[stage], &maps.x, k, task.row, full);
+  load_w<C>(shared, stage, maps, task, k, w_row);
 }
 
 // --- consumers: two warpgroups -----------------------------------------------------------------
@@ -138,12 +156,14 @@ __device__ void issue(float (&d)[kColumns / 2], const Shared<C>& shared, int sta
 template <typename C, int kColumns>
 __device__ void multiply(float (&d)[kColumns / 2], Shared<C>& shared, Ring<C::kStages>& ring,
                          int k_steps, int group) {
+  tiles::see_copies<C>();
   sm90::wgmma_fence();
   issue<C, kColumns>(d, shared, ring.stage, group, false);
   int last = ring.stage;
   ring.advance();
   for (int step = 1; step < k_steps; ++step) {
     sm90::barrier_wait(&shared.stages.full[ring.stage], ring.phase);
+    tiles::see_copies<C>();
     sm90::wgmma_fence();
     issue<C, kColumns>(d, shared, ring.stage, group, true);
     sm90::wgmma_wait<1>();
@@ -168,17 +188,19 @@ struct Scales {
   float x[2];  // of this thread's two rows
   float w[2];  // of two columns, to be shared with the others
 };
-template <int kColumns>
+template <typename C, int kColumns>
 __device__ Scales load_scales(const Arguments& a, const Part& part, int w_group) {
   const int thread = threadIdx.x % 128;
   Scales scales{};
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * half;
-    if (row < part.rows) scales.x[half] = a.x_scale[part.row + row];
-    const int column = part.column + thread + 128 * half;
-    if (thread + 128 * half < kColumns && column < a.n) {
-      scales.w[half] = a.w_scale[static_cast<std::int64_t>(w_group) * a.n + column];
+    if (row < part.rows) scales.x[half] = tiles::row_scale<C>(a, part.row + row);
+    if constexpr (C::kScalesColumns) {
+      const int column = part.column + thread + 128 * half;
+      if (thread + 128 * half < kColumns && column < a.n) {
+        scales.w[half] = a.w_scale[static_cast<std::int64_t>(w_group) * a.n + column];
+      }
     }
   }
   return scales;
@@ -190,11 +212,10 @@ template <typename C, int kColumns>
 __device__ void write_part(const float (&d)[kColumns / 2], Shared<C>& shared, const Maps& maps,
                            const Arguments& a, const Part& part, const Scales& scales, int group,
                            int& buffer_index) {
-  constexpr bool kIsFp8 = sizeof(typename C::T) == 1;
   const int thread = threadIdx.x % 128;
   const int lane = threadIdx.x % 32;
   const bool is_whole = part.rows >= 64 && a.target.out == nullptr && a.n % 8 == 0;
-  if constexpr (kIsFp8) {
+  if constexpr (C::kScalesColumns) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (thread + 128 * half < kColumns)
@@ -219,11 +240,14 @@ __device__ void write_part(const float (&d)[kColumns / 2], Shared<C>& shared, co
           const int at = 4 * (8 * panel + j + i / 2) + 2 * (i % 2);
           float low = d[at];
           float high = d[at + 1];
-          if constexpr (kIsFp8) {
+          if constexpr (C::kScalesColumns) {
             const float2 w =
                 *reinterpret_cast<const float2*>(w_scales + 8 * (8 * panel + j + i / 2));
             low *= scales.x[i % 2] * w.x;
             high *= scales.x[i % 2] * w.y;
+          } else if constexpr (C::kScalesRows) {
+            low *= scales.x[i % 2];
+            high *= scales.x[i % 2];
           }
           words[i] = rounded_pair<GroupedGemmResult<typename C::T>>(low, high);
         }
@@ -248,7 +272,7 @@ __device__ void consume_part(Shared<C>& shared, Ring<C::kStages>& ring, const Ma
                              int& buffer_index) {
   float d[kColumns / 2];
   Scales scales{};
-  if constexpr (sizeof(typename C::T) == 1) scales = load_scales<kColumns>(a, part, w_group);
+  if constexpr (C::kScalesRows) scales = load_scales<C, kColumns>(a, part, w_group);
   multiply<C, kColumns>(d, shared, ring, a.k_steps, group);
   write_part<C, kColumns>(d, shared, maps, a, part, scales, group, buffer_index);
 }
