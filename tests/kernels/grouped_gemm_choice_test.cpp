@@ -153,6 +153,16 @@ TEST(GroupedGemmChoice, TilesAreAsWideAsAGroupOfAboutATileIfTheyHaveManySteps) {
   EXPECT_EQ(chosen(5120, 16 * 1024), TiledChoice{});
 }
 
+// What streams weights where it may takes the narrower of both where it must not.
+TEST(GroupedGemmChoice, ATileIsThatOfTheRuleAndOfFewRowsToo) {
+  for (const std::int64_t rows : {16 * 64, 16 * 128, 16 * 1024}) {
+    const GroupedGemmLoad load{.rows = rows, .active = 16};
+    EXPECT_EQ(choose_grouped_gemm(kScoutShape, load),
+              GroupedGemmChoice(choose_tile(kScoutShape, load)));
+  }
+  EXPECT_EQ(choose_tile(kScoutShape, {.rows = 16, .active = 16}), kSwapAbChoice);
+}
+
 // Half of the groups have more rows than 64, the widest item of the streaming kernel, where 64 is
 // the mean.
 TEST(GroupedGemmChoice, GroupsOfAboutAsManyRowsAsAnItemAreTiled) {

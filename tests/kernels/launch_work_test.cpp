@@ -219,6 +219,18 @@ TEST(AttentionDecodeLaunch, FewerSmsTakeMoreRounds) {
   EXPECT_GT(units(108), units(kNumSms) * 6 / 5);
 }
 
+// Where few rows are not streamed, each active group has a tile of 16 rows to itself, and an SM
+// waits for w as if there were 38 (kSwapAbBf16).
+TEST(GroupedGemmLaunch, FewRowsInTilesComputeMoreThanTheyNeed) {
+  const GroupedGemmLoad few{.rows = 132, .active = 132};
+  const GroupedGemmShape shape = grouped_shape(132, 132, 256);
+  EXPECT_NEAR(tiled_launch(shape, few, kNumSms).computed, 38 + 4.3 * 16 / 32, 0.01);
+  const GroupedGemmLoad many{.rows = 16384, .active = 16};
+  const GroupedGemmShape large = grouped_shape(16384, 16, 2048);
+  EXPECT_EQ(tiled_launch(large, many, kNumSms).computed,
+            grouped_gemm_launch(large, many, kNumSms).computed);
+}
+
 TEST(GroupedGemmLaunch, OfNothingIsNothing) {
   const LaunchWork none = grouped_gemm_launch(grouped_shape(0, 0, 2048), {}, kNumSms);
   EXPECT_EQ(none.computed, 1);

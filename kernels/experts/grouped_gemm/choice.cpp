@@ -155,18 +155,19 @@ bool is_streamed(const GroupedGemmLoad& load) {
   return load.rows <= kMostStreamedRows * load.active;
 }
 
-GroupedGemmChoice choose_grouped_gemm(const GroupedGemmShape& shape, const GroupedGemmLoad& load) {
+TiledChoice choose_tile(const GroupedGemmShape& shape, const GroupedGemmLoad& load) {
   constexpr std::int64_t kMostSwapAbRows = 450;
   constexpr std::int64_t kEnoughBytes = 2048;       // of a row of w
   constexpr std::int64_t kLargeGroup = 25'000'000;  // bytes of its w
-  if (is_streamed(load)) {
-    return streamed_candidates(shape, load).front();
-  }
   const std::int64_t row_bytes = shape.k * element_bytes(shape.dtype);
   const bool is_large = shape.n * row_bytes >= kLargeGroup;
   const bool swaps_ab = is_large || load.rows <= kMostSwapAbRows * load.active;
-  if (row_bytes >= kEnoughBytes && swaps_ab) return kSwapAbChoice;
-  return TiledChoice{};
+  return row_bytes >= kEnoughBytes && swaps_ab ? kSwapAbChoice : TiledChoice{};
+}
+
+GroupedGemmChoice choose_grouped_gemm(const GroupedGemmShape& shape, const GroupedGemmLoad& load) {
+  if (is_streamed(load)) return streamed_candidates(shape, load).front();
+  return choose_tile(shape, load);
 }
 
 double computed_over_needed(const GroupedGemmLoad& load) {

@@ -73,6 +73,9 @@ StreamedTile with_most_stages(StreamedTile tile, std::int64_t groups);
 // The kernel and tile for a shape under a load: a rule made from timings on an H200.
 GroupedGemmChoice choose_grouped_gemm(const GroupedGemmShape& shape, const GroupedGemmLoad& load);
 
+// The tile under a load that goes in tiles, whatever it is.
+TiledChoice choose_tile(const GroupedGemmShape& shape, const GroupedGemmLoad& load);
+
 // Whether groups have few enough rows for the weight-streaming kernel.
 bool is_streamed(const GroupedGemmLoad& load);
 

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <variant>
 
 #include "kernels/experts/grouped_gemm/tile_sizes.h"
 #include "kernels/launch_gpu.h"
@@ -98,7 +97,7 @@ LaunchWork streamed(const GroupedGemmShape& shape, const GroupedGemmLoad& load, 
 }  // namespace
 
 double computed_in_waves(const GroupedGemmShape& shape, const GroupedGemmLoad& load, int num_sms) {
-  const auto tile = std::get<TiledChoice>(choose_grouped_gemm(shape, load));
+  const TiledChoice tile = choose_tile(shape, load);
   const bool swaps_ab = tile.rows == kSwapAbChoice.rows;
   const TileCost cost = cost_of(swaps_ab, shape.dtype);
   const double steps = static_cast<double>(row_bytes(shape)) / kStepBytes;
@@ -123,12 +122,8 @@ double computed_in_waves(const GroupedGemmShape& shape, const GroupedGemmLoad& l
   return busy * launch::kNumSms * tile.columns / (static_cast<double>(load.rows * shape.n) * steps);
 }
 
-LaunchWork grouped_gemm_launch(const GroupedGemmShape& shape, const GroupedGemmLoad& load,
-                               int num_sms) {
+LaunchWork tiled_launch(const GroupedGemmShape& shape, const GroupedGemmLoad& load, int num_sms) {
   if (load.rows < 1 || load.active < 1 || shape.n < 1) return {};
-  if (is_streamed(load)) {
-    return streamed(shape, load, 2.0 * static_cast<double>(load.rows * shape.n * shape.k), num_sms);
-  }
   constexpr double kRate = 4.2e12;
   // Tiles of fewer SMs go faster: on 108 eighteen launches take 1.03 to 1.15 times as long as on
   // 132.
@@ -137,6 +132,13 @@ LaunchWork grouped_gemm_launch(const GroupedGemmShape& shape, const GroupedGemmL
           .moved = kBandwidth / kRate,
           .beside = us(5.5),
           .overlap = 3};
+}
+
+LaunchWork grouped_gemm_launch(const GroupedGemmShape& shape, const GroupedGemmLoad& load,
+                               int num_sms) {
+  if (load.rows < 1 || load.active < 1 || shape.n < 1) return {};
+  if (!is_streamed(load)) return tiled_launch(shape, load, num_sms);
+  return streamed(shape, load, 2.0 * static_cast<double>(load.rows * shape.n * shape.k), num_sms);
 }
 
 }  // namespace orrery
