@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <random>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace orrery {
 namespace {
@@ -73,6 +75,35 @@ std::vector<std::int32_t> chosen_counts(std::int64_t rows, std::int64_t groups,
     counts[static_cast<std::size_t>(group)] = static_cast<std::int32_t>(sizes[order[i]]);
   }
   return counts;
+}
+
+std::vector<std::int32_t> growing_counts(std::int64_t rows, std::int64_t groups,
+                                         std::int64_t active) {
+  std::vector<std::int32_t> counts(static_cast<std::size_t>(groups));
+  const auto before = [&](std::int64_t group) {
+    return rows * group * (group + 1) / (active * (active + 1));
+  };
+  for (std::int64_t i = 0; i < active; ++i) {
+    counts[static_cast<std::size_t>(i * groups / active)] =
+        static_cast<std::int32_t>(before(i + 1) - before(i));
+  }
+  return counts;
+}
+
+std::vector<std::int32_t> chosen_tokens(std::int64_t rows, std::int64_t tokens, std::int64_t topk,
+                                        std::uint64_t seed) {
+  if (rows > tokens * topk) {
+    throw std::invalid_argument(std::to_string(rows) + " rows of " + std::to_string(tokens) +
+                                " tokens, expected at most " + std::to_string(topk) + " of each");
+  }
+  std::vector<std::int32_t> all(static_cast<std::size_t>(tokens * topk));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) % tokens);
+  }
+  std::mt19937_64 random(seed);
+  for (std::size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[random() % i]);
+  all.resize(static_cast<std::size_t>(rows));
+  return all;
 }
 
 }  // namespace orrery

@@ -1,6 +1,7 @@
 #pragma once
 
-// Rows of each group as tokens that choose by themselves leave them, for timings. No CUDA.
+// Rows of each group as tokens that choose by themselves leave them, and whose rows they are, for
+// checks and timings. No CUDA.
 
 #include <cstdint>
 #include <vector>
@@ -16,5 +17,14 @@ namespace orrery {
 // an active group.
 std::vector<std::int32_t> chosen_counts(std::int64_t rows, std::int64_t groups,
                                         std::int64_t active);
+
+// Likewise in growing parts of 1, 2, 3, ... Throws nothing.
+std::vector<std::int32_t> growing_counts(std::int64_t rows, std::int64_t groups,
+                                         std::int64_t active);
+
+// The token of each row: every one `topk` times or less, in no order, which follows from the seed.
+// Throws std::invalid_argument for more rows than tokens * topk.
+std::vector<std::int32_t> chosen_tokens(std::int64_t rows, std::int64_t tokens, std::int64_t topk,
+                                        std::uint64_t seed);
 
 }  // namespace orrery

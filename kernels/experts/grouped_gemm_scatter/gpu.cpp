@@ -1,7 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <random>
 #include <stdexcept>
 
 #include "kernels/experts/grouped_gemm/chosen_counts.h"
@@ -17,34 +15,8 @@ std::vector<std::int32_t> make_counts(const Dims& dims) {
   const std::int64_t rows = dim(dims, "rows");
   const std::int64_t groups = dim(dims, "groups");
   const std::int64_t active = std::min(dim(dims, "active"), rows);
-  if (variant(dims, "ragged") == 0) return chosen_counts(rows, groups, active);
-  std::vector<std::int32_t> counts(static_cast<std::size_t>(groups));
-  const auto before = [&](std::int64_t group) {
-    return rows * group * (group + 1) / (active * (active + 1));
-  };
-  for (std::int64_t i = 0; i < active; ++i) {
-    counts[static_cast<std::size_t>(i * groups / active)] =
-        static_cast<std::int32_t>(before(i + 1) - before(i));
-  }
-  return counts;
-}
-
-// The token of each row: every one `topk` times or less, in no order.
-std::vector<std::int32_t> make_tokens(std::int64_t rows, std::int64_t tokens, std::int64_t topk,
-                                      std::uint64_t seed) {
-  if (rows > tokens * topk) {
-    throw std::invalid_argument("grouped_gemm_scatter: " + std::to_string(rows) + " rows of " +
-                                std::to_string(tokens) + " tokens, expected at most " +
-                                std::to_string(topk) + " of each");
-  }
-  std::vector<std::int32_t> all(static_cast<std::size_t>(tokens * topk));
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    all[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) % tokens);
-  }
-  std::mt19937_64 random(seed);
-  for (std::size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[random() % i]);
-  all.resize(static_cast<std::size_t>(rows));
-  return all;
+  return variant(dims, "ragged") == 0 ? chosen_counts(rows, groups, active)
+                                      : growing_counts(rows, groups, active);
 }
 
 // Variants: "slack", rows that there is room for beyond those there are, whose x is NaN and whose
@@ -66,7 +38,7 @@ class GroupedGemmScatterCase final : public KernelCase {
                .groups = dim(op.dims, "groups")},
         plan_(shape_, {.rows = rows_, .active = dim(op.dims, "active")}),
         counts_(make_counts(op.dims)),
-        row_tokens_(make_tokens(rows_, tokens_, topk_, options.seed)),
+        row_tokens_(chosen_tokens(rows_, tokens_, topk_, options.seed)),
         x_(size(shape_.max_rows * shape_.k), options.seed, options.sets),
         w_(size(shape_.groups * shape_.n * shape_.k), options.seed + 1, options.sets),
         out_(size(tokens_ * shape_.n), options.seed + 2, options.sets,
