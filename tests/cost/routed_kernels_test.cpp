@@ -73,6 +73,23 @@ TEST_F(RoutedKernels, FewerActiveExpertsTakeTheirPartOfTheTime) {
   EXPECT_LT(half, 0.6 * measured);
 }
 
+// Until a gather in the gemm is measured it takes what the gemm does, where both go in tiles; of
+// few rows, whose weights the gemm streams, what the work model of its tiles says.
+TEST_F(RoutedKernels, AGatherInTheGemmIsPricedByTheRowsOfTheSameTiles) {
+  const auto gathered = [](std::int64_t rows) {
+    KernelOp op = grouped(rows, 16);
+    op.kernel = "grouped_gemm_gather";
+    op.dims.push_back({"tokens", rows, ""});
+    return op;
+  };
+  write("grouped_gemm.csv", std::string(kGroupedColumns) + "bf16,64,2048,5120,16,16,90\n" +
+                                "bf16,16384,2048,5120,16,16,700\n");
+  EXPECT_NEAR(price(gathered(16384)).time.value(), 700e-6, 1e-12);
+  EXPECT_EQ(price(gathered(16384)).basis, Basis::kInterpolated);
+  EXPECT_EQ(price(gathered(64)).basis, Basis::kRoofline);
+  EXPECT_NEAR(price(gathered(64)).time.value(), model_us(gathered(64)) * 1e-6, 1e-12);
+}
+
 // As many rows of 14 experts fill their tiles otherwise: here they take three times as long for
 // their work.
 TEST_F(RoutedKernels, ACallOfAllExpertsFollowsFromCallsOfAllExperts) {
