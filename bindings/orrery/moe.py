@@ -146,6 +146,7 @@ def layer(
     design: str = "shuffling",
     streams: int = 1,
     fuse_scatter_add: bool = False,
+    fuse_gather: bool = False,
     chunks: int = 1,
     weights: str = "bf16",
     machine: str = "single-h200",
@@ -183,6 +184,7 @@ def layer(
         f"placement={{dp: {dp}, tp: {tp}, ep: {ep}, expert_comm: {expert_comm}, "
         f"num_redundant_experts: {num_redundant_experts}}}",
         f"moe={{design: {design}, streams: {streams}, fuse_scatter_add: {str(fuse_scatter_add).lower()}, "
+        f"fuse_gather: {str(fuse_gather).lower()}, "
         f"chunks: {chunks}, experts: {experts}}}",
         *overrides,
     ]

@@ -198,6 +198,7 @@ struct LoweringOptions {
   MoeDesign moe_design = MoeDesign::kFused;
   int moe_streams = 1;            // 2: the shared expert on stream 1, beside router and gather
   bool fuse_scatter_add = false;  // the second grouped gemm adds to the shared expert's result
+  bool fuse_gather = false;       // the first grouped gemm reads rows where tokens have them
   bool shared_inside = false;     // of kPersistent: the shared expert in the same kernel
   // Of kPersistent, 100 times the capacity factor: of a data-parallel rank's tokens an expert takes
   // the first ceil(factor tokens topk / experts) that choose it. 0: all.

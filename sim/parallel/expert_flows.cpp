@@ -29,6 +29,7 @@ class FlowsPass {
       const auto* kernel = std::get_if<KernelOp>(&op_at(id).body);
       if (kernel == nullptr || routed_role(*kernel) != RoutedRole::kSort) continue;
       layers_.push_back(routed_layer(source_, id));
+      check_gather(layers_.back());
       const auto& gather = std::get<KernelOp>(op_at(layers_.back().gather).body);
       chunks_.push_back(token_chunks(mesh_, *kernel, gather));
     }
@@ -48,6 +49,15 @@ class FlowsPass {
  private:
   [[nodiscard]] const Op& op_at(OpId id) const {
     return source_.ops()[static_cast<std::size_t>(id)];
+  }
+
+  // Rows are sent in the order of their experts, so they are gathered before.
+  void check_gather(const RoutedLayer& layer) const {
+    if (!layer.gathers_in_gemm || mesh_.dp == 1) return;
+    throw std::invalid_argument("op \"" + op_at(layer.gather).name +
+                                "\" reads rows of tokens that lie on other ranks, expected no "
+                                "fuse_gather with dp " +
+                                std::to_string(mesh_.dp));
   }
 
   [[nodiscard]] bool gathers_tokens() const {
@@ -141,7 +151,8 @@ class FlowsPass {
     const Op& shuffle = op_at(layer.shuffle);
     const std::string prefix = prefix_of(shuffle);
     const auto& gather = std::get<KernelOp>(op_at(layer.gather).body);
-    write_.begin_layer(prefix, rewrite_.group(shuffle.ranks), dim(gather.dims, "hidden"));
+    write_.begin_layer(prefix, rewrite_.group(shuffle.ranks),
+                       dim(gather.dims, layer.gathers_in_gemm ? "k" : "hidden"));
     if (gathers_tokens()) {
       TokenExchange(source_, mesh_, rewrite_, write_, layer, grid).run();
       return layer.scatter;
@@ -176,12 +187,14 @@ class FlowsPass {
   // One data-parallel rank: its tokens are all there are, and each rank takes its experts' rows.
   void select(const RoutedLayer& layer, const ExpertGrid& grid) {
     const auto sent = [&](int rank) { return sent_sizes(grid, rank); };
+    const auto computed = [&](int rank) { return computed_sizes(grid, rank); };
     for (const OpId id : layer.shared) copy_other(id);
-    write_.place(layer.gather, op_at(layer.gather), sent);
-    for (const OpId id : layer.experts) {
-      write_.place(id, sharded(op_at(id), mesh_),
-                   [&](int rank) { return computed_sizes(grid, rank); });
+    if (layer.gathers_in_gemm) {
+      write_.place(layer.gather, sharded(op_at(layer.gather), mesh_), computed);
+    } else {
+      write_.place(layer.gather, op_at(layer.gather), sent);
     }
+    for (const OpId id : layer.experts) write_.place(id, sharded(op_at(id), mesh_), computed);
     if (layer.scatter >= 0) write_.place(layer.scatter, op_at(layer.scatter), sent);
   }
 

@@ -54,6 +54,7 @@ RoutedLayer routed_layer(const Plan& plan, OpId shuffle) {
   }
   if (id == num_ops) fail("no gather of rows follows");
   layer.gather = id;
+  layer.gathers_in_gemm = spec_of(plan, id)->prior.arithmetic == Arithmetic::kGemm;
   for (++id; id < num_ops && layer.scatter < 0; ++id) {
     const KernelSpec* spec = spec_of(plan, id);
     if (spec != nullptr && is_padded(*spec)) fail("rows are padded");

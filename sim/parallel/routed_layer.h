@@ -19,8 +19,9 @@ struct RoutedLayer {
   OpId shuffle = -1;
   std::vector<OpId> shared;  // the shared expert: all between shuffle and gather
   OpId gather = -1;
-  std::vector<OpId> experts;  // grouped gemms and what is between them
-  OpId scatter = -1;          // -1: the last of `experts` adds its rows to the output itself
+  bool gathers_in_gemm = false;  // `gather` is the first grouped gemm, which reads tokens' rows
+  std::vector<OpId> experts;     // grouped gemms and what is between them
+  OpId scatter = -1;             // -1: the last of `experts` adds its rows to the output itself
 };
 
 // The layer whose index_shuffling is op `shuffle`. Throws std::invalid_argument naming the op that

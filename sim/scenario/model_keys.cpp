@@ -38,6 +38,7 @@ std::vector<Section> model_sections() {
         whole("chunks", "parts of a rank's tokens: one computes while others are on their way", 1,
               kMostMoeChunks, "1"),
         key(Kind::kBoolean, "fuse_scatter_add", "rows are added by the second grouped gemm"),
+        key(Kind::kBoolean, "fuse_gather", "rows are gathered by the first grouped gemm"),
         key(Kind::kBoolean, "shared_inside", "design persistent computes the shared expert too"),
         number("capacity_factor",
                "design persistent: rows that an expert takes of a rank, over those of even choices",

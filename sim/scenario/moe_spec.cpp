@@ -177,6 +177,7 @@ MoeSpec read_moe(const YamlNode& node, const MoeSpec& defaults) {
   if (reader.has("fuse_scatter_add")) {
     spec.fuse_scatter_add = reader.boolean("fuse_scatter_add");
   }
+  if (reader.has("fuse_gather")) spec.fuse_gather = reader.boolean("fuse_gather");
   if (reader.has("shared_inside")) spec.shared_inside = reader.boolean("shared_inside");
   if (reader.has("capacity_factor")) spec.capacity_percent = read_capacity_percent(reader);
   if (reader.has("experts")) {
@@ -191,6 +192,7 @@ std::string to_yaml(const MoeSpec& spec) {
          ", streams: " + std::to_string(spec.streams) +
          (spec.chunks > 1 ? ", chunks: " + std::to_string(spec.chunks) : std::string()) +
          ", fuse_scatter_add: " + (spec.fuse_scatter_add ? "true" : "false") +
+         (spec.fuse_gather ? ", fuse_gather: true" : "") +
          (spec.shared_inside ? ", shared_inside: true" : "") + capacity_yaml(spec) +
          ", experts: " + std::string(kExpertOrderNames[static_cast<std::size_t>(spec.experts)]) +
          eplb_yaml(spec.eplb) + "}";
@@ -200,6 +202,7 @@ void set_moe(const MoeSpec& spec, LoweringOptions& options) {
   options.moe_design = spec.design;
   options.moe_streams = spec.streams;
   options.fuse_scatter_add = spec.fuse_scatter_add;
+  options.fuse_gather = spec.fuse_gather;
   options.shared_inside = spec.shared_inside;
   options.capacity_percent = spec.capacity_percent;
 }

@@ -27,6 +27,7 @@ struct MoeSpec {
   MoeDesign design = MoeDesign::kFused;
   int streams = 1;
   bool fuse_scatter_add = false;
+  bool fuse_gather = false;
   bool shared_inside = false;
   std::int64_t capacity_percent = 0;            // 100 times capacity_factor; 0: none
   int chunks = 1;                               // Mesh::moe_chunks

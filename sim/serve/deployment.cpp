@@ -266,6 +266,14 @@ FieldSpec moe_chunks() {
           .is_optional = true};
 }
 
+FieldSpec fuse_gather() {
+  return {.name = "lowering fuse_gather",
+          .write = [](const Deployment& d) { return d.lowering.fuse_gather ? "true" : "-"; },
+          .read = [](std::string_view text,
+                     Deployment& d) { d.lowering.fuse_gather = word(text, kFlags) == 1; },
+          .is_optional = true};
+}
+
 FieldSpec shared_inside() {
   return {.name = "lowering shared_inside",
           .write = [](const Deployment& d) { return d.lowering.shared_inside ? "true" : "-"; },
@@ -323,6 +331,7 @@ std::vector<FieldSpec> make_field_specs() {
       choice("lowering fuse_scatter_add", kFlags, ORRERY_FIELD(lowering.fuse_scatter_add)),
       shares("lowering expert_load", ORRERY_FIELD(lowering.expert_load.shares)),
   };
+  specs.push_back(fuse_gather());
   specs.push_back(shared_inside());
   specs.push_back(capacity());
   add_fields("mesh", mesh_fields(), &Deployment::mesh, specs);

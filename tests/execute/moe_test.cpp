@@ -90,11 +90,28 @@ TEST(ReferenceMoe, EveryDesignGivesTheSameLogits) {
       EXPECT_LT(worst_difference(deployment_of(kind, design), shuffling), 1e-9)
           << kind << " " << to_text(design);
     }
-    if (kind == "qwen3") continue;  // no shared expert
     Deployment fused = shuffling;
-    fused.options.fuse_scatter_add = true;
-    fused.options.moe_streams = 2;
+    fused.options.fuse_gather = true;
     EXPECT_LT(worst_difference(fused, shuffling), 1e-9) << kind;
+    if (kind == "qwen3") continue;  // no shared expert
+    for (const bool gathers : {false, true}) {
+      fused.options.fuse_gather = gathers;
+      fused.options.fuse_scatter_add = true;
+      fused.options.moe_streams = 2;
+      EXPECT_LT(worst_difference(fused, shuffling), 1e-9) << kind;
+    }
+  }
+}
+
+// Experts' columns on each rank, or experts; tokens on both.
+TEST(ReferenceMoe, AFusedGatherGivesTheSameLogitsOnTensorParallelRanks) {
+  for (const std::string& kind : kKinds) {
+    const Deployment expected = deployment_of(kind, MoeDesign::kShuffling);
+    for (const Mesh& mesh : {Mesh{.tp = 2}, Mesh{.tp = 2, .sp = true}, Mesh{.tp = 2, .ep = 2}}) {
+      Deployment fused = deployment_of(kind, MoeDesign::kShuffling, mesh);
+      fused.options.fuse_gather = true;
+      EXPECT_LT(worst_difference(fused, expected), 1e-9) << kind << " ep " << mesh.ep;
+    }
   }
 }
 

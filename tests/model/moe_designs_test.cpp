@@ -290,6 +290,47 @@ TEST(MoeDesigns, AFusedScatterAddsToTheSharedExpertsResultInPlace) {
   EXPECT_EQ(down.reads.back(), down.writes.front());
 }
 
+// K T rows of hidden columns are neither written nor room held for them; the op has all that the
+// two had, in which order and beside whatever else there is.
+TEST(MoeDesigns, AFusedGatherReadsTokensRowsAndWritesNone) {
+  for (const ModelConfig& model : {scout(), testing::small_deepseek()}) {
+    const LoweringOptions apart{.moe_design = MoeDesign::kShuffling};
+    LoweringOptions fused = apart;
+    fused.fuse_gather = true;
+    const Plan plan = moe_layer_plan(model, 64, fused);
+    verify(plan);
+    EXPECT_EQ(num_kernels(plan, "gather_mul"), 0);
+    const Op& gate_up = op_named(plan, "experts.gate_up");
+    const auto& kernel = std::get<KernelOp>(gate_up.body);
+    EXPECT_EQ(kernel.kernel, "grouped_gemm_gather");
+    EXPECT_EQ(dim(kernel.dims, "tokens"), 64);
+    const Plan other = moe_layer_plan(model, 64, apart);
+    const Op& gather = op_named(other, "gather");
+    EXPECT_EQ(gate_up.reads.front(), gather.reads.front());
+    EXPECT_EQ(gate_up.reads.size(), gather.reads.size() + 1);  // w more; one of two counts
+    EXPECT_EQ(work_of(kernel).flops,
+              work_of(std::get<KernelOp>(op_named(other, "experts.gate_up").body)).flops);
+    EXPECT_EQ(plan.tensors().size() + 1, other.tensors().size());
+  }
+}
+
+// The scatter adds to what the shared expert has written; the gather waits for nothing of it.
+TEST(MoeDesigns, BothFusionsTogetherLeaveTheSharedExpertBesideTheGather) {
+  const Plan plan = moe_layer_plan(scout(), 64,
+                                   {.moe_design = MoeDesign::kShuffling,
+                                    .moe_streams = 2,
+                                    .fuse_scatter_add = true,
+                                    .fuse_gather = true});
+  verify(plan);
+  const TensorId shared = op_named(plan, "shared.down_proj").writes.front().tensor;
+  const auto reads = [&](std::string_view name) {
+    const TensorViews& all = op_named(plan, name).reads;
+    return std::ranges::find(all, shared, &TensorView::tensor) != all.end();
+  };
+  EXPECT_FALSE(reads("experts.gate_up"));
+  EXPECT_TRUE(reads("experts.down"));
+}
+
 TEST(MoeDesigns, Fp8RowsAreQuantisedWhereTheyAreGatheredAndMultiplied) {
   const Plan plan = moe_layer_plan(
       scout(), 64, {.precision = testing::kFp8Precision, .moe_design = MoeDesign::kShuffling});
@@ -327,6 +368,17 @@ TEST(MoeDesigns, ContradictoryOptionsAreErrorsThatSayWhatWorks) {
                  "expected design shuffling or concatenation");
   expect_refused(testing::shipped_model("Qwen--Qwen3-30B-A3B"),
                  {.moe_design = shuffling, .fuse_scatter_add = true}, "shared expert");
+  for (const MoeDesign design :
+       {MoeDesign::kPadding, MoeDesign::kSlicing, MoeDesign::kConcatenation}) {
+    expect_refused(scout(), {.moe_design = design, .fuse_gather = true},
+                   "expected design shuffling, or no fuse_gather");
+  }
+  for (const MoeDesign design : {MoeDesign::kFused, MoeDesign::kPersistent}) {
+    expect_refused(scout(), {.moe_design = design, .fuse_gather = true}, "no fuse_gather, or");
+  }
+  expect_refused(
+      scout(), {.precision = testing::kFp8Precision, .moe_design = shuffling, .fuse_gather = true},
+      "expected expert weights bf16, or no fuse_gather");
   expect_refused(testing::shipped_model("openai--gpt-oss-20b"), {.moe_design = shuffling},
                  "have biases");
   expect_refused(testing::small_llama(), {.moe_design = shuffling}, "no routed experts");

@@ -289,6 +289,10 @@ TEST(ExpertFlows, SayWhatAMeshLacks) {
        {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager}, {.moe_design = MoeDesign::kFused});
   says("expected no fuse_scatter_add", {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager},
        {.moe_design = MoeDesign::kShuffling, .fuse_scatter_add = true});
+  for (const ExpertComm comm : {ExpertComm::kEager, ExpertComm::kGraph, ExpertComm::kTokens}) {
+    says("expected no fuse_gather with dp 2", {.dp = 2, .ep = 2, .expert_comm = comm},
+         {.moe_design = MoeDesign::kShuffling, .fuse_gather = true});
+  }
   says("counts are read on the host", {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager},
        {.moe_design = MoeDesign::kSlicing});
   says("rows are padded", {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager},

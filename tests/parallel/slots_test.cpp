@@ -90,6 +90,7 @@ std::vector<LoweringOptions> options_of(const ModelConfig& model) {
                                  MoeDesign::kConcatenation, MoeDesign::kShuffling}) {
     const bool scatters = has_shared && design == MoeDesign::kShuffling;
     all.push_back({.moe_design = design, .fuse_scatter_add = scatters});
+    if (design == MoeDesign::kShuffling) all.push_back({.moe_design = design, .fuse_gather = true});
     all.push_back({.precision = testing::kFp8Precision, .moe_design = design, .moe_streams = 2});
   }
   const LoweringOptions persistent{.moe_design = MoeDesign::kPersistent};
@@ -127,7 +128,7 @@ std::vector<Mesh> meshes_of(const ModelConfig& model, MoeDesign design) {
 
 // What a mesh cannot hold is refused, which other tests are about.
 bool is_split(const ModelConfig& model, const LoweringOptions& options, const Mesh& mesh) {
-  if (mesh.dp > 1 && options.fuse_scatter_add) return false;
+  if (mesh.dp > 1 && (options.fuse_scatter_add || options.fuse_gather)) return false;
   if (mesh.cp > 1 && options.attention_form == AttentionForm::kPacked) return false;
   if (mesh.cp > 1 && model.kv_lora_rank > 0 && options.mla_form != MlaForm::kAuto) return false;
   try {

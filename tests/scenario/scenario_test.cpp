@@ -491,7 +491,8 @@ TEST_F(ScenarioTest, a_static_batch_whose_one_step_does_not_fit_is_refused) {
 TEST_F(ScenarioTest, what_only_models_with_experts_have_is_refused_of_others) {
   for (const std::string set :
        {"model.expert_load={zipf: 1}", "model.expert_load={trace: none.csv}",
-        "moe={fuse_scatter_add: true}", "moe={streams: 2}", "moe={chunks: 2}"}) {
+        "moe={fuse_scatter_add: true}", "moe={fuse_gather: true}", "moe={streams: 2}",
+        "moe={chunks: 2}"}) {
     try {
       static_cast<void>(load_scenario(write("a.yaml", kMinimal), kPaths, {set}));
       ADD_FAILURE() << set << " was accepted";

@@ -34,6 +34,7 @@ Deployment example() {
                          .moe_design = MoeDesign::kShuffling,
                          .moe_streams = 2,
                          .fuse_scatter_add = true,
+                         .fuse_gather = true,
                          .shared_inside = true,
                          .capacity_percent = 125,
                          .expert_load = {.shares = {0.1, 0.3, 0.6}}};
@@ -104,7 +105,8 @@ TEST(Deployment, HasOneLineForEachField) {
   EXPECT_NE(text.find("mesh tp 4\n"), std::string::npos) << text;
   EXPECT_NE(text.find("mesh moe_chunks 3\n"), std::string::npos) << text;
   EXPECT_NE(text.find("lowering capacity_percent 125\n"), std::string::npos) << text;
-  for (const char* const other : {"moe_chunks", "shared_inside", "capacity_percent"}) {
+  for (const char* const other :
+       {"moe_chunks", "fuse_gather", "shared_inside", "capacity_percent"}) {
     EXPECT_EQ(to_text(Deployment()).find(other), std::string::npos);
   }
   EXPECT_NE(text.find("config hidden_size int 2048\n"), std::string::npos) << text;

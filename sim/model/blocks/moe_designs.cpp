@@ -7,7 +7,9 @@
 //
 // Rows are sorted by expert, so an expert's rows lie together. Every choice of a token is a row:
 // tensors of rows have room for all, dims say how many are expected. The shared expert's result is
-// what the scatter adds to; it runs on stream 1 when there are two.
+// what the scatter adds to; it runs on stream 1 when there are two. Two fusions are choices of
+// their own: gather and gate_up in one op, which needs nothing of the shared expert, and down and
+// scatter, which adds in place and so comes after it.
 
 #include <array>
 #include <stdexcept>
@@ -37,6 +39,11 @@ void check_own_design(const ModelConfig& model, const LoweringOptions& options) 
   if (options.fuse_scatter_add && !has_shared) {
     fail("fuse_scatter_add needs a shared expert; model \"" + model.name + "\" has none");
   }
+  if (options.fuse_gather && options.moe_design != MoeDesign::kShuffling) {
+    fail(
+        "fuse_gather needs a grouped gemm of rows that one op would gather, expected design "
+        "shuffling, or no fuse_gather");
+  }
   if (model.has_shared_expert_gate) {
     fail("the shared expert of model \"" + model.name +
          "\" has a gate, which only design fused computes");
@@ -50,6 +57,11 @@ void check_own_design(const ModelConfig& model, const LoweringOptions& options) 
   if (experts != DType::kBf16 && experts != DType::kFp8) {
     fail("expert weights are " + std::string(to_text(experts)) +
          ", expected bf16 or fp8 (scales by row); design fused takes other formats");
+  }
+  if (options.fuse_gather && experts == DType::kFp8) {
+    fail(
+        "fuse_gather with expert weights fp8, whose rows are narrowed as they are gathered; "
+        "expected expert weights bf16, or no fuse_gather");
   }
   if (experts == DType::kFp8 && precision.weights == DType::kFp8 &&
       precision.activations != DType::kFp8) {
@@ -81,10 +93,11 @@ class DesignLowering {
     if (syncs()) step_.host("sync", HostKind::kD2hSync, {counts_});
     if (!has_two_streams) lower_shared();
     weights_ = expert_weights(step_);
-    const TensorId rows = gather();
+    const AxisRef both = halves(axis::kExpertFfn, model_.moe_intermediate_size);
     const TensorId gate_up =
-        multiply("experts.gate_up", rows, weights_.gate_up,
-                 halves(axis::kExpertFfn, model_.moe_intermediate_size), step_.hidden_axis());
+        step_.options.fuse_gather
+            ? gather_and_multiply(both)
+            : multiply("experts.gate_up", gather(), weights_.gate_up, both, step_.hidden_axis());
     const TensorId activated = activate(gate_up);
     const AxisRef columns{axis::kExpertFfn, model_.moe_intermediate_size};
     if (step_.options.fuse_scatter_add) {
@@ -185,6 +198,23 @@ class DesignLowering {
                    reads, {rows});
     });
     return rows;
+  }
+
+  // gather() and multiply() in one.
+  TensorId gather_and_multiply(AxisRef n) {
+    constexpr std::string_view kName = "experts.gate_up";
+    const TensorId y = row_tensor(kName, DType::kBf16, n);
+    TensorViews reads{normed_, weights_.gate_up, counts_, row_token_};
+    if (model_.weighs_expert_inputs) reads.push_back(row_weight_);
+    step_.kernel(kName, "grouped_gemm_gather", weights_.dtype,
+                 {chosen_rows(),
+                  {"n", n.size, n.name},
+                  {"k", model_.hidden_size, axis::kHidden},
+                  {"groups", model_.num_experts, axis::kExperts},
+                  {"active", dims_.active, axis::kActiveExperts},
+                  {"tokens", tokens_, axis::kTokens}},
+                 std::move(reads), {y});
+    return y;
   }
 
   template <typename Visit>
@@ -316,10 +346,11 @@ void check_moe_design(const ModelConfig& model, const LoweringOptions& options) 
     check_persistent_moe(model, options);
   } else if (options.moe_design != MoeDesign::kFused) {
     check_own_design(model, options);
-  } else if (options.moe_streams != 1 || options.fuse_scatter_add) {
+  } else if (options.moe_streams != 1 || options.fuse_scatter_add || options.fuse_gather) {
     throw std::invalid_argument(
         "moe design fused computes routed experts in one op, so it has no second stream and no "
-        "scatter-add of its own; expected streams 1 and no fuse_scatter_add, or another design");
+        "gather or scatter-add of its own; expected streams 1, no fuse_scatter_add and no "
+        "fuse_gather, or another design");
   }
 }
 

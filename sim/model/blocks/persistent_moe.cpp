@@ -39,10 +39,10 @@ void check_persistent_moe(const ModelConfig& model, const LoweringOptions& optio
   const auto fail = [](const std::string& what) {
     throw std::invalid_argument("moe design persistent: " + what);
   };
-  if (options.moe_streams != 1 || options.fuse_scatter_add) {
+  if (options.moe_streams != 1 || options.fuse_scatter_add || options.fuse_gather) {
     fail(
-        "it is one kernel, so it has no second stream and no scatter-add of its own; expected "
-        "streams 1 and no fuse_scatter_add, or design shuffling");
+        "it is one kernel, so it has no second stream and no gather or scatter-add of its own; "
+        "expected streams 1, no fuse_scatter_add and no fuse_gather, or design shuffling");
   }
   const DType experts = options.precision.expert_weights.value_or(options.precision.weights);
   if (experts != DType::kBf16 && experts != DType::kFp8) {
