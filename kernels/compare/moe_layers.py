@@ -25,10 +25,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = {1: "llama_8b", 2: "llama_8b_tp2", 4: "llama_8b_tp4"}
 HBM_BYTES_PER_S = 4.8e12
 FLOPS_PER_S = {"bf16": 989e12, "fp8": 1979e12}
-SHAPE = ("model", "tokens", "design", "mode", "load", "streams", "fuse", "seed", "tp", "dp", "ep", "comm", "chunks")
-COUNTS = ("tokens", "streams", "fuse", "seed", "tp", "dp", "ep", "chunks")
+SHAPE = ("model", "tokens", "design", "mode", "load", "streams", "fuse", "gather", "seed", "tp", "dp", "ep", "comm", "chunks")
+COUNTS = ("tokens", "streams", "fuse", "gather", "seed", "tp", "dp", "ep", "chunks")
 # What stands in a row's shape only where it says something.
-UNSAID = {"streams": 1, "fuse": 0, "seed": 1, "tp": 1, "dp": 1, "ep": 1, "comm": "", "chunks": 1}
+UNSAID = {"streams": 1, "fuse": 0, "gather": 0, "seed": 1, "tp": 1, "dp": 1, "ep": 1, "comm": "", "chunks": 1}
 
 
 def first_rank(plan: str) -> list[Mapping[str, Any]]:
@@ -41,7 +41,7 @@ def limit_us(bodies: list[Mapping[str, Any]]) -> float:
     moved = seconds = 0.0
     for body in bodies:
         dims, element = body["dims"], 1 if body["dtype"] == "fp8" else 2
-        if body["name"] in ("grouped_gemm", "grouped_gemm_scatter"):
+        if body["name"] in ("grouped_gemm", "grouped_gemm_gather", "grouped_gemm_scatter"):
             rows, matrices = dims["rows"], dims["active"]
         elif body["name"] in ("gemm", "expert_gemm"):
             rows, matrices = dims["m"], min(dims["m"], 1)
@@ -54,7 +54,7 @@ def limit_us(bodies: list[Mapping[str, Any]]) -> float:
 
 def shape_of(measured: Mapping[str, str]) -> dict[str, int | str]:
     """A row's shape less what goes without saying; how tokens reach experts elsewhere under its own name."""
-    given = {"chunks": "1", **measured}  # rows of before do not say it
+    given = {"chunks": "1", "gather": "0", **measured}  # rows of before do not say it
     shape = {name: int(given[name]) if name in COUNTS else given[name] for name in SHAPE}
     said = {name: value for name, value in shape.items() if UNSAID.get(name) != value}
     if "comm" in said:

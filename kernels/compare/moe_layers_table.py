@@ -43,7 +43,7 @@ def _table(rows: list[Row], axes: tuple[str, ...]) -> list[str]:
 def _key(row: Row) -> tuple:
     shape = row["shape"]
     said = (shape.get(name, "") for name in ("load", "experts over", "design", "mode"))
-    return (shape["model"], row["gpus"], shape["tokens"], *said, shape.get("streams", 1), shape.get("fuse", 0), row["dtype"])
+    return (shape["model"], row["gpus"], shape["tokens"], *said, shape.get("streams", 1), shape.get("fuse", 0), shape.get("gather", 0), row["dtype"])
 
 
 def layer_section(rows: list[Row], stem: str) -> list[str]:
@@ -55,10 +55,11 @@ def layer_section(rows: list[Row], stem: str) -> list[str]:
     parallel = [row for row in executed if row["gpus"] > 1]
     lines = ["## The four designs, predicted and measured", "", INTRODUCTION, ""]
     if designs:
+        gather = ("gather",) if any("gather" in row["shape"] for row in designs) else ()
         errors = [prediction_error(row) for row in designs]
         lines += [f"![time of the designs]({stem}_designs.svg)", "",
                   f"{len(designs)} layers, median error of the prediction {statistics.median(errors):.1f} %.", "",
-                  *_table(designs, ("model", "tokens", "load", "design", "mode", "streams", "fuse")), ""]  # fmt: skip
+                  *_table(designs, ("model", "tokens", "load", "design", "mode", "streams", "fuse", *gather)), ""]  # fmt: skip
     if parallel:
         errors = [prediction_error(row) for row in parallel]
         lines += ["## Layers over several GPUs, predicted and measured", "",

@@ -115,7 +115,7 @@ def index_shuffling(rows: list[Row], original: list[Row], stem: Path) -> None:
 def _is_plain(shape: dict[str, int | str]) -> bool:
     """Of a design as it is: uniform load, one stream, a graph where it can be one."""
     is_dynamic = shape["design"] in ("slicing", "concatenation")
-    return shape["load"] == "uniform" and not {"streams", "fuse"} & set(shape) and (shape["mode"] == "graph" or is_dynamic)
+    return shape["load"] == "uniform" and not {"streams", "fuse", "gather"} & set(shape) and (shape["mode"] == "graph" or is_dynamic)
 
 
 def designs(rows: list[Row], stem: Path) -> None:

@@ -107,6 +107,7 @@ struct MoeStep {
   bool has_fp8_experts = false;  // and the rest in `dtype`
   int streams = 1;
   bool fuses_scatter = false;
+  bool fuses_gather = false;
   bool shared_inside = false;
   std::int64_t capacity_percent = 0;
   bool is_skewed = false;  // by a bias on the logits of the router
@@ -146,6 +147,7 @@ std::string describe(const MoeStep& step) {
   if (step.has_fp8_experts) text += " experts fp8";
   if (step.streams > 1) text += " streams " + std::to_string(step.streams);
   if (step.fuses_scatter) text += " fused scatter";
+  if (step.fuses_gather) text += " fused gather";
   if (step.shared_inside) text += " shared expert inside";
   if (step.capacity_percent > 0) {
     text += " capacity " + std::to_string(step.capacity_percent) + " %";
@@ -169,6 +171,7 @@ CheckedDeployment deployment_of(const MoeStep& step) {
   options.moe_design = step.design;
   options.moe_streams = step.streams;
   options.fuse_scatter_add = step.fuses_scatter;
+  options.fuse_gather = step.fuses_gather;
   options.shared_inside = step.shared_inside;
   options.capacity_percent = step.capacity_percent;
   const Mesh mesh = step.mesh;
@@ -216,7 +219,7 @@ class StepCheck : public CheckCases {
     plain.has_unlike_ranks = false;
     plain.design = MoeDesign::kShuffling;
     plain.streams = 1;
-    plain.fuses_scatter = false;
+    plain.fuses_scatter = plain.fuses_gather = false;
     plain.shared_inside = false;
     plain.capacity_percent = 0;
     std::vector<CheckedStep> of_one = reference_conversation(deployment_of(plain), kNumDecodeSteps);
@@ -348,6 +351,7 @@ void check_one_gpu(StepCheck& check) {
       check.check_steps({.kind = kind, .design = design});
     }
     check.check_steps({.kind = kind, .dtype = DType::kFp8});
+    check.check_steps({.kind = kind, .fuses_gather = true});
   }
   check.check_steps({.kind = SmallMoe::kQwen3, .design = kPersistent});
   check.check_steps({.kind = SmallMoe::kQwen3, .design = kPersistent, .dtype = DType::kFp8});
@@ -369,6 +373,8 @@ void check_one_gpu(StepCheck& check) {
                      .is_skewed = true});
   check.check_steps({.kind = SmallMoe::kLlama4, .streams = 2});
   check.check_steps({.kind = SmallMoe::kLlama4, .streams = 2, .fuses_scatter = true});
+  check.check_steps(
+      {.kind = SmallMoe::kLlama4, .streams = 2, .fuses_scatter = true, .fuses_gather = true});
   check.check_steps({.kind = SmallMoe::kLlama4, .has_fp8_experts = true});
   check.check_steps({.kind = SmallMoe::kLlama4, .has_fp8_experts = true, .streams = 2});
   check.check_steps({.kind = SmallMoe::kQwen3, .design = kPersistent, .has_fp8_experts = true});

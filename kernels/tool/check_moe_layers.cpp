@@ -138,7 +138,7 @@ class LayerCheck : public CheckCases {
     plain.mesh = {};
     plain.design = MoeDesign::kShuffling;
     plain.streams = 1;
-    plain.fuses_scatter = false;
+    plain.fuses_scatter = plain.fuses_gather = false;
     expected_[key_of(one)] =
         std::async(std::launch::async, [plain] { return reference_output(plain); }).share();
   }
@@ -188,6 +188,10 @@ std::vector<std::string> layer_lines(const std::string& model, const std::string
                                    "design=shuffling streams=2 fuse=1 load=uniform",
                                    "design=concatenation mode=eager streams=2"});
   }
+  if (format == "dtype=bf16") {  // fp8 rows are narrowed as they are gathered
+    designs.insert(designs.end(), {"gather=1", "gather=1 mode=eager load=zipf:1"});
+    if (has_shared) designs.emplace_back("gather=1 fuse=1 streams=2 load=uniform");
+  }
   std::vector<std::string> lines;
   for (const char* tokens : {"131", "67", "7", "1"}) {
     for (const std::string& design : designs) {
@@ -215,6 +219,8 @@ void check_several_gpus(LayerCheck& check) {
                         line + " design=slicing mode=eager",
                         line + " design=concatenation mode=eager"});
     check.check_layers({line + " ep=2", line + " ep=2 mode=eager"});
+    check.check_layers({line + " gather=1", line + " gather=1 mode=eager"});
+    check.check_layers({line + " ep=2 gather=1"});
     for (const char* tokens : {" tokens=134", " tokens=2", " tokens=3 load=zipf:1"}) {
       const std::string wide = model + tokens + " dp=2 ep=2";
       check.check_layers({wide + " comm=graph", wide + " comm=graph mode=eager streams=2",

@@ -121,6 +121,8 @@ constexpr auto kKeys = std::to_array<Key>({
     {"split", [](MoeCase& one, const Value& value) { one.mesh.split_shared_expert = one_of(value, "0", "1"); }},
     {"capacity", [](MoeCase& one, const Value& value) { one.capacity_percent = value.whole(1); }},
     {"fuse", [](MoeCase& one, const Value& value) { one.fuses_scatter = one_of(value, "0", "1"); }},
+    {"gather",
+     [](MoeCase& one, const Value& value) { one.fuses_gather = one_of(value, "0", "1"); }},
     {"mode",
      [](MoeCase& one, const Value& value) {
        one.mode = one_of(value, "eager", "graph") ? LaunchMode::kGraph : LaunchMode::kEager;
@@ -260,6 +262,7 @@ LoweringOptions moe_lowering(const MoeCase& one) {
   options.moe_design = one.design;
   options.moe_streams = one.streams;
   options.fuse_scatter_add = one.fuses_scatter;
+  options.fuse_gather = one.fuses_gather;
   options.shared_inside = one.shared_inside;
   options.capacity_percent = one.capacity_percent;
   if (zipf_exponent(one.load) > 0) {

@@ -25,6 +25,8 @@ inline constexpr std::string_view kNoJitter = "none";
 //   qwen3_30b design=shuffling tokens=128 tp=1 dp=2 ep=2 comm=graph mode=graph load=zipf:1.0
 //
 // tokens  of all ranks together
+// fuse    1: the second grouped gemm adds rows to the shared expert's result (fuse_scatter_add)
+// gather  1: the first one reads rows where tokens have them (fuse_gather)
 // load    router: experts as the router's scores say; uniform, zipf:S (share of the k-th expert
 //         proportional to k^-S, in an order drawn from the seed): scores are imposed that choose so
 // comm    how tokens reach experts on other data-parallel ranks (ExpertComm); eager, copies and
@@ -51,6 +53,7 @@ struct MoeCase {
   std::string comm;  // as given, empty: none was
   int streams = 1;
   bool fuses_scatter = false;
+  bool fuses_gather = false;
   bool shared_inside = false;         // of design persistent
   std::int64_t capacity_percent = 0;  // likewise
   LaunchMode mode = LaunchMode::kGraph;
@@ -68,7 +71,7 @@ MoeCase parse_moe_case(std::string_view line);
 std::vector<MoeCase> read_moe_cases(const std::filesystem::path& file);
 
 // Configs of models/ by the names that cases have for them: scout, maverick, qwen3_30b, qwen3_235b,
-// mixtral_8x7b, deepseek_v3, deepseek_v2_lite (kernels/CMakeLists.txt).
+// mixtral_8x7b, deepseek_v3, deepseek_v2_lite, glm_45_air (kernels/CMakeLists.txt).
 const std::map<std::string, ConfigFields, std::less<>>& layer_models();
 
 // One of these; "<name>_tp8" has an eighth of the columns of each expert; the small ones

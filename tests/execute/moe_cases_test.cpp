@@ -46,6 +46,24 @@ TEST(MoeCases, RowsMayBeCopied) {
   EXPECT_NE(to_csv(std::vector<LayerRow>{row_of(one, 0)}).find(",copies,2,2,"), std::string::npos);
 }
 
+TEST(MoeCases, TheFirstGroupedGemmMayGather) {
+  const MoeCase one = parse_moe_case("glm_45_air tokens=8192 fuse=1 gather=1");
+  EXPECT_TRUE(moe_lowering(one).fuse_gather);
+  const Plan plan = moe_plan(one);
+  const auto has = [&](std::string_view name) {
+    return std::ranges::any_of(plan.ops(), [&](const Op& op) {
+      const auto* kernel = std::get_if<KernelOp>(&op.body);
+      return kernel != nullptr && kernel->kernel == name;
+    });
+  };
+  EXPECT_TRUE(has("grouped_gemm_gather"));
+  EXPECT_FALSE(has("gather_mul"));
+  EXPECT_NE(to_csv(std::vector<LayerRow>{row_of(one, 0)}).find(",1,1,1,1,1,1,,1,1,"),
+            std::string::npos);
+  EXPECT_THROW(static_cast<void>(moe_plan(parse_moe_case("qwen3_30b dtype=fp8 gather=1"))),
+               std::invalid_argument);
+}
+
 TEST(MoeCases, ACapacityIsOfTheOneKernel) {
   const MoeCase one = parse_moe_case("qwen3_30b tokens=128 design=persistent capacity=125");
   EXPECT_EQ(moe_lowering(one).capacity_percent, 125);
@@ -248,7 +266,7 @@ TEST(LayerRow, CellsStandInTheColumnsOfTheTable) {
   row.set("error", "a \"b\", c");
   const std::string text = to_csv(std::vector{row});
   EXPECT_TRUE(text.starts_with("case,text,"));
-  EXPECT_TRUE(text.ends_with(",error\n3" + std::string(20, ',') + "0.5" + std::string(17, ',') +
+  EXPECT_TRUE(text.ends_with(",error\n3" + std::string(21, ',') + "0.5" + std::string(17, ',') +
                              "\"a \"\"b\"\", c\"\n"));
   EXPECT_THROW(row.set("no_such_column", "x"), std::invalid_argument);
 }
