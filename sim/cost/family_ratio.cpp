@@ -45,6 +45,11 @@ Interpolator::Interpolator(const KernelTable& table, FlopsPerSecond peak, BytesP
   }
 }
 
+void Interpolator::ask(std::span<const std::int64_t> dims) {
+  const int ignored = table_.layout().ignored;
+  if (ignored >= 0) ignored_ = dims[static_cast<std::size_t>(ignored)];
+}
+
 Work Interpolator::work(std::span<const std::int64_t> dims) {
   for (std::size_t i = 0; i < dims.size(); ++i) {
     scratch_[i].size = dims[i];
@@ -94,6 +99,7 @@ double Interpolator::log_model(const FamilyGrid& grid, const GridPoint& point) {
   if (grid.is_tied) {
     scratch_[layout.tied].size = scratch_[layout.axes[layout.num_axes - 1]].size;
   }
+  if (layout.ignored >= 0) scratch_[layout.ignored].size = ignored_;
   // The nearest family of an op may have fewer groups than the op has active ones.
   const auto active = std::ranges::find(scratch_, "active", &Dim::name);
   const auto groups = std::ranges::find(scratch_, "groups", &Dim::name);

@@ -31,6 +31,8 @@ class Interpolator {
   Interpolator(const KernelTable& table, FlopsPerSecond peak, BytesPerSecond bandwidth,
                DType dtype);
 
+  // The call that it is made for: rows are compared with it where a dim does not change their time.
+  void ask(std::span<const std::int64_t> dims);
   // Whether the work model is that of the kernel's launches (Prior::launch): among rows of one way,
   // since those of others have no such, unless it holds across ways.
   void model_launches(bool models) { models_launches_ = models || holds_across_ways(); }
@@ -119,6 +121,7 @@ class Interpolator {
   FlopsPerSecond peak_;
   BytesPerSecond bandwidth_;
   Dims scratch_;
+  std::int64_t ignored_ = 1;  // of the call, the size of the dim that the grid ignores
 };
 
 }  // namespace orrery

@@ -68,6 +68,7 @@ class Predictor {
         family_dims_(dims.begin(), dims.end()),
         interpolator_(table, peak_of(measured_on, rows_dtype_), measured_on.hbm_bandwidth,
                       rows_dtype_) {
+    interpolator_.ask(dims);
     for (int a = 0; a < table.layout().num_axes; ++a) {
       point_[a] = static_cast<double>(dims[table.layout().axes[a]]);
     }

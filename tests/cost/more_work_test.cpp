@@ -133,6 +133,7 @@ class Draw {
 std::vector<std::int64_t> dims_of(const KernelTable& table, const Call& call, std::int64_t size) {
   std::vector<std::int64_t> dims = call.grid->dims;
   const GridLayout& layout = table.layout();
+  if (layout.ignored >= 0) dims[layout.ignored] = 1;
   for (int a = 0; a < layout.num_axes; ++a) {
     dims[layout.axes[a]] = a == call.axis ? size : call.place[a];
   }
