@@ -21,6 +21,10 @@ KernelOp parse_op(std::string_view line) {
   KernelOp op = std::get<KernelOp>(plan.ops().front().body);
   for (Dim& dim : op.dims) dim.axis.clear();
   check_call(op);
+  if (op.free_sms != 0) {
+    throw std::invalid_argument("the call leaves " + std::to_string(op.free_sms) +
+                                " SMs, expected none: rows are of calls on all of them");
+  }
   op.dims.resize(kernel_spec(op.kernel).dims.size());  // rows are of calls without optional ones
   return op;
 }

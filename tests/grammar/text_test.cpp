@@ -46,6 +46,20 @@ TEST(PlanText, ReadsBackAsAnEqualPlan) {
   EXPECT_EQ(parse_plan(to_text(unrolled)), unrolled);
 }
 
+TEST(PlanText, SmsThatAKernelLeavesStandBehindItsDims) {
+  Plan plan;
+  KernelOp kernel{.kernel = "grouped_gemm", .dims = {{.name = "rows", .size = 8}}, .free_sms = 24};
+  const GroupId both = plan.add_group({0, 1});
+  plan.add_op({.name = "down", .body = kernel, .ranks = both});
+  kernel.dims.clear();
+  plan.add_op({.name = "leaves", .body = kernel, .ranks = both});
+  EXPECT_NE(to_text(plan).find("grouped_gemm bf16 rows=8 leaves 24 g0 s0"), std::string::npos);
+  EXPECT_EQ(parse_plan(to_text(plan)), plan);
+  EXPECT_EQ(unroll(plan), plan);
+  expect_error("group g0 0\nop o0 x kernel grouped_gemm bf16 leaves many g0 s0\n",
+               "the SMs that are left");
+}
+
 TEST(PlanText, OfAnEmptyPlanIsItsFirstLine) {
   EXPECT_EQ(to_text(Plan()), "plan 2\n");
   EXPECT_EQ(parse_plan(""), Plan());

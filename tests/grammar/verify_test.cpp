@@ -53,6 +53,15 @@ TEST(Verify, RejectsDimsBelowOne) {
   expect_rejected(kGroups + "op o0 x kernel gemm bf16 m=1 n=-4 k=1 g0 s0", "n = -4");
 }
 
+TEST(Verify, RejectsSmsLeftByKernelsThatCannotAndFewerThanNone) {
+  expect_rejected(kGroups + "op o0 x kernel gemm bf16 m=1 n=1 k=1 leaves 24 g0 s0",
+                  "gemm leaves 24 SMs, expected none");
+  expect_rejected(kGroups +
+                      "op o0 x kernel grouped_gemm bf16 rows=8 n=64 k=64 groups=1 active=1 "
+                      "leaves -1 g0 s0",
+                  "grouped_gemm leaves -1 SMs, expected 0 or more");
+}
+
 TEST(Verify, AcceptsAPrefillWithoutCachedContext) {
   const std::string op = kGroups +
                          "tensor t0 qkv input bf16 [tokens=8,qkv=128] g0\n"

@@ -53,6 +53,9 @@ TEST(OpList, SaysTheLineOfWhatItCannotRead) {
   expect_error("gemm bf16 m=1 n=1\n", "ops.txt:1: ");
   expect_error("gemm bf16 m=1 n=1 k=none\n", "the size of dim k");
   expect_error("gemm bf16 m=1 n=0 k=4\n", "ops.txt:1: ");
+  expect_error("grouped_gemm bf16 rows=8 n=64 k=64 groups=1 active=1 leaves 24\n",
+               "ops.txt:1: the call leaves 24 SMs, expected none");
+  expect_error("gemm bf16 m=1 n=64 k=64 leaves 24\n", "gemm leaves 24 SMs, expected none");
   expect_error("# nothing\n", "found no kernel call");
   EXPECT_THROW(read_ops("/nowhere/ops.txt"), std::invalid_argument);
 }

@@ -197,7 +197,7 @@ def test_rows_that_are_copied_are_those_of_eager_and_take_a_sync_too() -> None:
     keys = {"tokens": 8192, "dp": 2, "ep": 2, "machine": "hgx-h200", "chunks": 2}
     eager, copies = (moe.layer("qwen3-30b-a3b", expert_comm=comm, **keys) for comm in ("eager", "copies"))
     assert (copies.num_syncs, copies.num_kernels, copies.num_collectives) == (eager.num_syncs, eager.num_kernels, eager.num_collectives)
-    assert copies.plan_text.replace(" copied", "") == eager.plan_text
+    assert copies.plan_text.replace(" copied", "") == eager.plan_text.replace(" leaves 24", "")  # copies take no SMs
     assert copies.roofline_share == pytest.approx(eager.roofline_share, abs=0.02)  # copies are priced by measured rows as well
     with pytest.raises(ValueError, match="copies"):
         moe.layer("qwen3-30b-a3b", expert_comm="copies", mode="graph", **keys)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 Call = tuple[str, str, tuple[tuple[str, int], ...]]
 """Kernel, dtype, dims by name."""
 
-_OP = re.compile(r"^op o\d+ (?:\"(?:[^\"\\]|\\.)*\"|\S+) kernel (\S+) (\S+) (.*?) g\d+ s\d+", re.MULTILINE)
+_OP = re.compile(r"^op o\d+ (?:\"(?:[^\"\\]|\\.)*\"|\S+) kernel (\S+) (\S+) (.*?)(?: leaves \d+)? g\d+ s\d+", re.MULTILINE)
 
 
 def kernel_calls(plan: str) -> set[Call]:
