@@ -20,6 +20,6 @@ inline double longer_for_bytes(int num_sms) {
   return std::pow((1 + std::pow(asked, 4)) / (1 + std::pow(kAskedByAll, 4)), 0.25);
 }
 
-inline constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace orrery::launch
