@@ -125,8 +125,7 @@ double computed_in_waves(const GroupedGemmShape& shape, const GroupedGemmLoad& l
 LaunchWork tiled_launch(const GroupedGemmShape& shape, const GroupedGemmLoad& load, int num_sms) {
   if (load.rows < 1 || load.active < 1 || shape.n < 1) return {};
   constexpr double kRate = 4.2e12;
-  // Tiles of fewer SMs go faster: on 108 eighteen launches take 1.03 to 1.15 times as long as on
-  // 132.
+  // Tiles of fewer SMs go faster: on 108 thirteen take 1.03 to 1.15 times as long as on 132.
   const double shared = std::pow(static_cast<double>(num_sms) / launch::kNumSms, 0.4);
   return {.computed = computed_in_waves(shape, load, num_sms) * shared,
           .moved = kBandwidth / kRate,
