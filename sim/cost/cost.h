@@ -37,7 +37,7 @@ struct Estimate {
   // hold SMs. 0: nothing is dealt to its blocks.
   int rounds = 0;
   int free_sms = 0;  // that its launch leaves to others
-  Seconds latency;   // of a collective, what one of few bytes takes; `time` grows with the bytes
+  Seconds latency;   // of a collective, what does not grow with bytes over NVLink
 
   bool operator==(const Estimate&) const = default;
   [[nodiscard]] Seconds at(Clock clock) const { return clock == Clock::kFull ? time : limited; }

@@ -345,6 +345,10 @@ Estimate CostModel::collective(const CommOp& op, std::span<const int> ranks) con
     return rows ? *rows : modelled_collective(impl_->machine, curves, call, ranks, impl_->options);
   };
   Estimate result = at_any_clock(estimate(op, found));
+  if (!is_in_domain) {
+    result.latency = result.time;  // NICs keep more under way than their rate needs
+    return result;
+  }
   CommOp least = op;
   least.bytes_per_rank = std::min(op.bytes_per_rank, Bytes(static_cast<double>(ranks.size())));
   result.latency = std::min(estimate(least, measured(least)).time, result.time);

@@ -251,6 +251,16 @@ TEST(Collectives, AcrossNodesTimeGrowsWithBytes) {
   }
 }
 
+TEST(Collectives, BusyMemorySlowsBytesOverNvlinkAndNoneOverNics) {
+  const Machine machine = two_nodes();
+  const CostModel cost(machine, nullptr, nullptr, {});
+  const CommOp op = comm(CollectiveKind::kAllToAll, 64e6);
+  const Estimate inside = cost.collective(op, first_ranks(8));
+  EXPECT_LT(inside.latency, 0.1 * inside.time);  // the rest grows with bytes (sim/des/sharing.h)
+  const Estimate between = cost.collective(op, first_ranks(16));
+  EXPECT_EQ(between.latency, between.time);
+}
+
 TEST(Collectives, MeasuredPartsInsideTheNodesAreUsedAcrossThem) {
   // Reduce-scatter of 8 GPUs is measured as 1 ms: an all-reduce on two nodes cannot be faster.
   const TableDirectory directory;
