@@ -81,6 +81,8 @@ struct TableGrid {
   bool is_flat_for_long_calls = false;
 };
 
+inline constexpr double kNoBlocks = -1;
+
 // What is known of a kernel's time before any row, and the scale in which rows are interpolated.
 // Where a spec does not say where its numbers are from, the shipped tables measure the kernel: 0.6
 // of the dense peak and 0.8 of the HBM rate are what large shapes reach on H200 (cf.
@@ -93,7 +95,8 @@ struct Prior {
   Seconds floor;      // of the smallest call
   double spread = 0;  // relative standard deviation of an interpolated time
   TableGrid grid;
-  // Thread blocks of a call; null or 0: as many as fill the GPU, or not known.
+  // Thread blocks of a call; null or 0: as many as fill the GPU, or not known. kNoBlocks: it leaves
+  // its work to a NIC and holds no SMs meanwhile.
   double (*blocks)(DType dtype, const Dims& dims) = nullptr;
   // What is computed over what needs to be, where tiles have empty rows; null: 1.
   double (*padding)(DType dtype, const Dims& dims) = nullptr;

@@ -69,7 +69,7 @@ inline Work deepep_work(const Dims& dims, double element) {
 // SMs of the kernels for prompts: Buffer.num_sms of DeepEP. Those for few tokens leave transfers to
 // the NIC and give their SMs back until these are done ("hook-based overlapping" in its README).
 inline double deepep_blocks(DType /*dtype*/, const Dims& dims) {
-  return size(dims, "low_latency") > 0 ? 0 : 20;
+  return size(dims, "low_latency") > 0 ? kNoBlocks : 20;
 }
 
 // Floor: 8 GPUs of a node, one token. Between nodes four tables and the report's own figures agree

@@ -115,6 +115,7 @@ double sms_of(const Device& device, const KernelSpec& spec, const KernelOp& op,
   const bool is_known =
       spec.prior.blocks != nullptr && (spec.rounds == nullptr || demand.rounds > 0);
   const double blocks = is_known ? spec.prior.blocks(op.dtype, op.dims) : 0;
+  if (blocks == kNoBlocks) return 0;
   if (blocks > 0) return device.num_sms > 0 ? std::min(blocks / device.num_sms, 1.0) : 1.0;
   if (spec.prior.arithmetic != Arithmetic::kGemm || demand.math > demand.hbm) return 1;
   return std::min(demand.hbm / kSaturating, 1.0);

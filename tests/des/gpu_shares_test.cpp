@@ -152,6 +152,25 @@ TEST(GpuShares, AGemmOfFewRowsFillsTheSmsThatItsBlocksDo) {
   EXPECT_NEAR(others.hbm, 0.37, 0.01);
 }
 
+// DeepEP's kernels for few tokens leave their rows to the NIC; those for prompts are of 20 blocks.
+TEST(GpuShares, AnExchangeOfFewTokensByDeepEpHoldsNoSms) {
+  Device device;
+  device.num_sms = 132;
+  device.hbm_bandwidth = BytesPerSecond(3.35e12);
+  const auto sms = [&](std::int64_t low_latency) {
+    const KernelOp op{.kernel = "deepep_dispatch",
+                      .dtype = DType::kFp8Block,
+                      .dims = {{"tokens", 128},
+                               {"hidden", 7168},
+                               {"topk", 8},
+                               {"ranks", 72},
+                               {"low_latency", low_latency}}};
+    return kernel_demand(device, op, {.time = Seconds(182e-6)}).sms;
+  };
+  EXPECT_EQ(sms(1), 0);
+  EXPECT_DOUBLE_EQ(sms(0), 20.0 / 132);
+}
+
 TEST(GpuShares, MemoryIsNeverOversubscribedAndALaterActivitySpeedsUpNobody) {
   std::uint64_t state = 20261121;
   const auto next = [&state] {
