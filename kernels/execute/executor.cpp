@@ -78,7 +78,6 @@ std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInpu
   const std::vector<StepPart> parts = state.split(step, input);
   state.bind(step, parts, input);
   if (mode == LaunchMode::kGraph) {
-    // NCCL connects its ranks when they first communicate.
     Bytes RankMemory::* const first_run =
         num_ranks() > 1 ? &RankMemory::communication : &RankMemory::workspace;
     state.measure(first_run, [&] { static_cast<void>(state.run(step, parts)); });
@@ -94,7 +93,13 @@ std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInpu
 StepOutput Executor::run(PreparedStep& step, const StepInput& input) {
   const std::vector<StepPart> parts = state_->split(step.state(), input);
   state_->bind_again(step.state(), parts, input);
-  StepOutput output = state_->run(step.state(), parts);
+  StepOutput output;
+  const auto run = [&] { output = state_->run(step.state(), parts); };
+  if (num_ranks() > 1 && !step.state().has_run) {
+    state_->measure(&RankMemory::communication, run);  // NCCL connects ranks as they first meet
+  } else {
+    run();
+  }
   // Rows of NaN give token 0: what is cheap to see says when to look.
   if (std::ranges::find(output.next_tokens, 0) != output.next_tokens.end()) {
     const std::vector<float> values = logits(step);
