@@ -154,53 +154,91 @@ void time_hops(const Options& options) {
 }
 
 struct MoeLayer {
+  std::int64_t hidden;
   std::int64_t ffn;
   std::int64_t experts;
   std::int64_t topk;
+  std::int64_t shared = 0;
   ExpertActivation activation = ExpertActivation::kSwiglu;
-  bool is_fp8 = false;
 };
 // The layer of the FlashDMoE paper (arXiv 2506.04667), gated and plain; Qwen3-30B-A3B's and
-// Mixtral's half as wide; two of them in fp8.
-constexpr auto kMoeLayers =
-    std::to_array<MoeLayer>({{2048, 64, 2},
-                             {2048, 64, 2, ExpertActivation::kGelu},
-                             {768, 128, 8},
-                             {7168, 8, 2},
-                             {2048, 64, 2, ExpertActivation::kSwiglu, /*is_fp8=*/true},
-                             {768, 128, 8, ExpertActivation::kSwiglu, /*is_fp8=*/true}});
+// Mixtral's half as wide.
+constexpr auto kMoeLayers = std::to_array<MoeLayer>(
+    {{.hidden = 2048, .ffn = 2048, .experts = 64, .topk = 2},
+     {.hidden = 2048, .ffn = 2048, .experts = 64, .topk = 2, .activation = ExpertActivation::kGelu},
+     {.hidden = 2048, .ffn = 768, .experts = 128, .topk = 8},
+     {.hidden = 2048, .ffn = 7168, .experts = 8, .topk = 2}});
+constexpr auto kFp8Layers =
+    std::to_array<MoeLayer>({{.hidden = 2048, .ffn = 2048, .experts = 64, .topk = 2},
+                             {.hidden = 2048, .ffn = 768, .experts = 128, .topk = 8}});
+// Of models: Qwen3-235B-A22B, GLM-4.5-Air without its shared expert, DeepSeek-V2-Lite, 32 of
+// DeepSeek-V3's experts, Llama-4 Scout, Mixtral-8x7B.
+constexpr auto kModelLayers =
+    std::to_array<MoeLayer>({{.hidden = 4096, .ffn = 1536, .experts = 128, .topk = 8},
+                             {.hidden = 4096, .ffn = 1408, .experts = 128, .topk = 8},
+                             {.hidden = 2048, .ffn = 1408, .experts = 64, .topk = 6, .shared = 2},
+                             {.hidden = 7168, .ffn = 2048, .experts = 32, .topk = 8, .shared = 1},
+                             {.hidden = 5120, .ffn = 8192, .experts = 16, .topk = 1, .shared = 1},
+                             {.hidden = 4096, .ffn = 14336, .experts = 8, .topk = 2}});
 
 // Rows of a table of fused_moe; so many tokens on each GPU.
-void time_fused_moe(const Options& options) {
-  constexpr std::int64_t kHidden = 2048;
-  Table table(options, "fused_moe",
-              "dtype,tokens,hidden,ffn,experts_total,topk,activation,experts,shared,time_us,spread,"
-              "samples,l2,mode");
-  std::vector<int> counts = options.gpus;
-  counts.insert(counts.begin(), 1);
-  for (const int gpus : counts) {
-    for (const MoeLayer& layer : kMoeLayers) {
-      for (std::int64_t tokens = 1; tokens <= 16384; tokens *= tokens < 128 ? 4 : 2) {
-        const FusedMoeShape shape{.tokens = tokens,
-                                  .hidden = kHidden,
-                                  .ffn = layer.ffn,
-                                  .experts = layer.experts,
-                                  .topk = layer.topk,
-                                  .activation = layer.activation,
-                                  .is_fp8 = layer.is_fp8,
-                                  .ranks = gpus};
-        const Measurement time = time_fused_moe_ranks(first_devices(gpus), shape);
-        std::string line = layer.is_fp8 ? "fp8" : "bf16";
-        for (const std::int64_t size :
-             {tokens, kHidden, layer.ffn, layer.experts, layer.topk,
-              static_cast<std::int64_t>(layer.activation), own_experts(shape), shape.shared}) {
-          line += "," + std::to_string(size);
-        }
-        table.write(line + "," + microseconds(time.median) + "," +
-                    spread_and_samples(time.spread, time.samples) + ",cold,graph");
+class MoeTable {
+ public:
+  explicit MoeTable(const Options& options)
+      : table_(options, "fused_moe",
+               "dtype,tokens,hidden,ffn,experts_total,topk,activation,experts,shared,time_us,"
+               "spread,samples,l2,mode"),
+        counts_(options.gpus) {
+    counts_.insert(counts_.begin(), 1);
+  }
+  void time(std::span<const MoeLayer> layers, bool is_fp8,
+            std::span<const std::int64_t> all_tokens) {
+    for (const int gpus : counts_) {
+      for (const MoeLayer& layer : layers) {
+        for (const std::int64_t tokens : all_tokens) time(layer, is_fp8, tokens, gpus);
       }
     }
   }
+
+ private:
+  void time(const MoeLayer& layer, bool is_fp8, std::int64_t tokens, int gpus) {
+    const FusedMoeShape shape{.tokens = tokens,
+                              .hidden = layer.hidden,
+                              .ffn = layer.ffn,
+                              .experts = layer.experts,
+                              .topk = layer.topk,
+                              .activation = layer.activation,
+                              .is_fp8 = is_fp8,
+                              .ranks = gpus,
+                              .shared = layer.shared};
+    const Measurement found = time_fused_moe_ranks(first_devices(gpus), shape);
+    std::string line = is_fp8 ? "fp8" : "bf16";
+    for (const std::int64_t size :
+         {tokens, layer.hidden, layer.ffn, layer.experts, layer.topk,
+          static_cast<std::int64_t>(layer.activation), own_experts(shape), shape.shared}) {
+      line += "," + std::to_string(size);
+    }
+    table_.write(line + "," + microseconds(found.median) + "," +
+                 spread_and_samples(found.spread, found.samples) + ",cold,graph");
+  }
+
+  Table table_;
+  std::vector<int> counts_;
+};
+
+void time_fused_moe(const Options& options) {
+  constexpr std::array<std::int64_t, 11> kTokens = {1,    4,    16,   64,   256,  512,
+                                                    1024, 2048, 4096, 8192, 16384};
+  MoeTable table(options);
+  table.time(kMoeLayers, /*is_fp8=*/false, kTokens);
+  table.time(kFp8Layers, /*is_fp8=*/true, kTokens);
+}
+
+void time_fused_moe_models(const Options& options) {
+  constexpr std::array<std::int64_t, 7> kTokens = {1, 16, 128, 512, 2048, 4096, 8192};
+  MoeTable table(options);
+  table.time(kModelLayers, /*is_fp8=*/true, kTokens);
+  table.time(kModelLayers, /*is_fp8=*/false, kTokens);
 }
 
 struct Timing {
@@ -213,7 +251,8 @@ constexpr std::array kTimings = {
     Timing{.what = "links", .run = time_links},
     Timing{.what = "kv_transfer", .run = time_kv_transfer},
     Timing{.what = "hops", .run = time_hops},
-    Timing{.what = "fused_moe_ranks", .run = time_fused_moe, .fewest = 1}};
+    Timing{.what = "fused_moe_ranks", .run = time_fused_moe, .fewest = 1},
+    Timing{.what = "fused_moe_models", .run = time_fused_moe_models, .fewest = 1}};
 
 }  // namespace
 
