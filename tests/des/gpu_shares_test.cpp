@@ -157,6 +157,8 @@ TEST(GpuShares, AnExchangeOfFewTokensByDeepEpHoldsNoSms) {
   Device device;
   device.num_sms = 132;
   device.hbm_bandwidth = BytesPerSecond(3.35e12);
+  device.dense_flops[DType::kBf16] = FlopsPerSecond(989e12);
+  device.dense_flops[DType::kFp8Block] = FlopsPerSecond(1979e12);
   const auto sms = [&](std::int64_t low_latency) {
     const KernelOp op{.kernel = "deepep_dispatch",
                       .dtype = DType::kFp8Block,
