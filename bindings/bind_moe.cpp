@@ -54,6 +54,7 @@ void for_each_time(MoeTileTimes& times, const Use& use) {
   use("step_row", times.step_row);
   use("write_row", times.write_row);
   use("gated", times.gated);
+  use("quantize_row", times.quantize_row);
   use("hop", times.hop);
   use("hbm", times.hbm);
   use("sm", times.sm);
@@ -76,7 +77,9 @@ std::map<std::string, double> by_name(MoeTileTimes times) {
   });
   return found;
 }
-std::map<std::string, double> tile_times() { return by_name(h200_moe_tile_times()); }
+std::map<std::string, double> tile_times(bool is_fp8) {
+  return by_name(h200_moe_tile_times(is_fp8));
+}
 MoeTileTimes times_of(std::map<std::string, double> given) {
   MoeTileTimes times;
   for_each_time(times, [&]<typename T>(const char* name, T& value) {
@@ -127,8 +130,8 @@ std::map<std::string, double> symmetric_layout(std::int64_t tokens, std::int64_t
 }
 
 FusedMoeShape shape_of(std::int64_t tokens, std::int64_t hidden, std::int64_t ffn,
-                       std::int64_t experts, std::int64_t topk, int activation,
-                       std::int64_t ranks) {
+                       std::int64_t experts, std::int64_t topk, int activation, std::int64_t ranks,
+                       bool is_fp8 = false, std::int64_t shared = 0) {
   if (activation < 0 || activation > static_cast<int>(ExpertActivation::kRelu)) {
     throw std::invalid_argument("activation is " + std::to_string(activation) +
                                 ", expected 0 (SwiGLU), 1 (GELU) or 2 (ReLU)");
@@ -139,7 +142,9 @@ FusedMoeShape shape_of(std::int64_t tokens, std::int64_t hidden, std::int64_t ff
           .experts = experts,
           .topk = topk,
           .activation = static_cast<ExpertActivation>(activation),
-          .ranks = ranks};
+          .is_fp8 = is_fp8,
+          .ranks = ranks,
+          .shared = shared};
 }
 std::map<std::int64_t, Seconds> by_rank(const std::map<std::int64_t, double>& seconds) {
   std::map<std::int64_t, Seconds> found;
@@ -152,9 +157,13 @@ std::map<std::string, double> moe_tiles(
     const std::map<std::string, double>& times, const std::string& order, int num_sms,
     const std::map<std::int64_t, double>& begin_delays,
     const std::map<std::int64_t, double>& stalls, bool is_bulk_synchronous, std::int64_t hosts,
-    double nic_rate, double nic_latency, std::int64_t nic_queue) {
-  const FusedMoeShape shape = shape_of(tokens, hidden, ffn, experts, topk, activation, ranks);
-  const MoeTileTimes given = times_of(times.empty() ? tile_times() : times);
+    double nic_rate, double nic_latency, std::int64_t nic_queue, bool is_fp8, std::int64_t shared) {
+  const FusedMoeShape shape =
+      shape_of(tokens, hidden, ffn, experts, topk, activation, ranks, is_fp8, shared);
+  FusedMoeShape of_a_host = shape;
+  if (hosts > 0 && ranks % hosts == 0) of_a_host.ranks = ranks / hosts;
+  require_fused_moe_shape(of_a_host);
+  const MoeTileTimes given = times_of(times.empty() ? tile_times(is_fp8) : times);
   const MoeTileOptions options{.order = parse_moe_tile_order(order),
                                .num_sms = num_sms,
                                .delays = {.begin = by_rank(begin_delays), .stall = by_rank(stalls)},
@@ -181,7 +190,7 @@ std::map<std::string, std::map<std::string, double>> moe_stragglers(
     std::int64_t topk, int activation, std::int64_t ranks,
     const std::map<std::string, double>& times, const std::string& jitter, int num_sms) {
   const FusedMoeShape shape = shape_of(tokens, hidden, ffn, experts, topk, activation, ranks);
-  const MoeTileTimes given = times_of(times.empty() ? tile_times() : times);
+  const MoeTileTimes given = times_of(times.empty() ? tile_times(false) : times);
   const MoeJitter published = published_jitter(jitter);
   const py::gil_scoped_release release;
   const MoeStragglers found =
@@ -228,8 +237,9 @@ void bind_tiles(py::module_& module) {
              "Bytes of FlashDMoE's symmetric layout on each GPU, of `tokens` of a rank and the "
              "experts of all: estimate_bytes by the paper's Size(L) and bytes of the layout itself "
              "(sim/cost/symmetric_layout.h). Raises ValueError unless all are positive.");
-  module.def("moe_tile_times", &tile_times,
-             "What fused_moe's tiles take on an H200: seconds, bytes a second and ratios by name "
+  module.def("moe_tile_times", &tile_times, py::arg("is_fp8") = false,
+             "What fused_moe's tiles, of bf16 or fp8, take on an H200: seconds, bytes a second and "
+             "ratios by name "
              "(sim/cost/moe_tiles.h).");
   module.def(
       "moe_tiles", &moe_tiles, py::kw_only(), py::arg("tokens"), py::arg("hidden"), py::arg("ffn"),
@@ -238,7 +248,7 @@ void bind_tiles(py::module_& module) {
       py::arg("num_sms") = 132, py::arg("begin_delays_s") = std::map<std::int64_t, double>(),
       py::arg("stalls_s") = std::map<std::int64_t, double>(), py::arg("bulk_synchronous") = false,
       py::arg("hosts") = 1, py::arg("nic_bytes_per_s") = 0.0, py::arg("nic_latency_s") = 0.0,
-      py::arg("nic_queue") = 0,
+      py::arg("nic_queue") = 0, py::arg("is_fp8") = false, py::arg("shared") = 0,
       "Simulates a launch of fused_moe tile by tile: duration_s, routed_s, tiles_s (when "
       "the first tasks begin and the last results are written) and busy, the part of the "
       "SMs' time between these in which they work. Seconds by rank: how much later it "

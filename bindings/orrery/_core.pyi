@@ -276,7 +276,7 @@ def fused_moe_memory(
 def symmetric_layout(
     *, tokens: int, hidden: int, experts: int, element_bytes: float = 4.0, tile_rows: int = 128
 ) -> dict[str, float]: ...
-def moe_tile_times() -> dict[str, float]: ...
+def moe_tile_times(is_fp8: bool = ...) -> dict[str, float]: ...
 def moe_tiles(
     *,
     tokens: int,
@@ -296,6 +296,8 @@ def moe_tiles(
     nic_bytes_per_s: float = 0.0,
     nic_latency_s: float = 0.0,
     nic_queue: int = 0,
+    is_fp8: bool = False,
+    shared: int = 0,
 ) -> dict[str, float]: ...
 def moe_stragglers(
     *,

@@ -23,7 +23,8 @@ KernelOp without_capacity(KernelOp op) {
 
 double share_with_capacity(const KernelOp& op, const Device& device) {
   FusedMoeShape shape = fused_moe_shape(op.dtype, op.dims);
-  const MoeTileTimes times = moe_tile_times(peak_flops(device, DType::kBf16), device.hbm_bandwidth);
+  const MoeTileTimes times =
+      moe_tile_times(shape.is_fp8, peak_flops(device, op.dtype), device.hbm_bandwidth);
   const MoeTileOptions options{.num_sms = std::max(1, device.num_sms)};
   const Seconds with = simulate_moe_tiles(shape, times, options).duration;
   shape.capacity_factor = 0;

@@ -22,9 +22,9 @@ namespace {
 
 // As kernels/experts/grouped_gemm/swap_ab_sm90.cuh and fused_moe have them.
 constexpr std::int64_t kTileColumns = 256;  // of w
-constexpr std::int64_t kStep = 64;          // columns of x
+constexpr std::int64_t kStepBytes = 128;    // of a row of x
 constexpr std::int64_t kWarps = 12;
-constexpr double kElement = 2;  // bytes
+constexpr double kResult = 2;  // bytes of a value
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 constexpr std::array<std::string_view, 3> kOrders = {"behind", "by_layer", "longest_first"};
@@ -55,6 +55,7 @@ class Layer {
         order_(options.order),
         is_bulk_(options.is_bulk_synchronous),
         stall_(stall.value()),
+        element_(shape.is_fp8 ? 1 : 2),
         sms_(static_cast<std::size_t>(options.num_sms)) {
     own_experts_ = shape.experts / shape.ranks + shape.shared;
     const MoeNetwork& network = options.network;
@@ -66,11 +67,13 @@ class Layer {
                   .sets = is_gated ? 2 : 1,
                   .width = shape.ffn,
                   .depth = shape.hidden,
+                  .element = element_,
                   .write_row = times.write_row.value() * (is_gated ? times.gated : 1)};
     layers_[1] = {.columns = kTileColumns,
                   .sets = 1,
                   .width = shape.hidden,
                   .depth = shape.ffn,
+                  .element = element_,
                   .write_row = times.write_row.value()};
     make_experts();
     make_tasks();
@@ -102,12 +105,13 @@ class Layer {
     std::int64_t sets = 1;     // of weights: the gate's and the others
     std::int64_t width = 0;    // columns of the result
     std::int64_t depth = 0;    // columns that are summed over
+    std::int64_t element = 2;  // bytes of a value of x and of w
     double write_row = 0;
     [[nodiscard]] std::int64_t tasks() const { return ceil_div(width, columns); }
-    [[nodiscard]] std::int64_t steps() const { return ceil_div(depth, kStep); }
+    [[nodiscard]] std::int64_t steps() const { return ceil_div(depth * element, kStepBytes); }
     [[nodiscard]] double weight_bytes(std::int64_t column) const {
       const std::int64_t own = std::min(columns, width - column * columns);
-      return kElement * static_cast<double>(sets * own * depth);
+      return static_cast<double>(element * sets * own * depth);
     }
   };
   enum class What : std::uint8_t { kMultiplied, kWritten, kBegun, kSent };
@@ -156,6 +160,7 @@ class Layer {
       num_tiles += experts_.back().tiles;
     }
     missing_.assign(static_cast<std::size_t>(num_tiles), layers_[0].tasks());
+    ready_.resize(missing_.size());
     waiting_.resize(missing_.size());
     for (const Gemm& gemm : layers_) {
       weights_.emplace_back(static_cast<std::size_t>(own_experts_ * gemm.tasks()));
@@ -189,8 +194,9 @@ class Layer {
   void make_tasks() {
     const auto firsts = static_cast<std::int64_t>(missing_.size()) * layers_[0].tasks();
     const auto blocks = static_cast<std::int64_t>(sms_.size());
+    const std::int64_t halves = shape_.is_fp8 ? 8 : 3;  // of rounds of the blocks (route_sm90.cuh)
     std::int64_t behind = std::min(
-        1 + 3 * blocks * own_experts_ / (2 * std::max<std::int64_t>(firsts, 1)), own_experts_);
+        1 + halves * blocks * own_experts_ / (2 * std::max<std::int64_t>(firsts, 1)), own_experts_);
     if (order_ == MoeTileOrder::kByLayer) behind = own_experts_;
     for (std::int64_t turn = 0; turn < own_experts_ + behind; ++turn) {
       add_tasks(turn, 0);
@@ -203,7 +209,7 @@ class Layer {
     const std::int64_t tokens = ceil_div(shape_.tokens, static_cast<std::int64_t>(sms_.size()));
     const auto all = static_cast<double>(shape_.tokens);
     const auto topk = static_cast<double>(shape_.topk);
-    const double row = kElement * static_cast<double>(shape_.hidden);
+    const auto row = static_cast<double>(element_ * shape_.hidden);
     const auto shared = static_cast<double>(shape_.shared);
     const double taken = mean_rows(shape_, shape_.tokens);
     const double moved = (all * (1 + shared) + taken) * row;
@@ -251,7 +257,9 @@ class Layer {
       waiting_[tile_of(task)].push_back(sm);
       return;
     }
-    add(std::max(now_, resumed_) + times_.begin.value(), What::kBegun, sm);
+    double begun = std::max(now_, resumed_) + times_.begin.value();
+    if (task.layer == 1) begun = std::max(begun, ready_[tile_of(task)]);
+    add(begun, What::kBegun, sm);
   }
   // Its products, and what they need.
   void begin(std::size_t index) {
@@ -266,7 +274,7 @@ class Layer {
     Weights& weights =
         weights_[static_cast<std::size_t>(sm.task.layer)][static_cast<std::size_t>(id)];
     const double bytes = gemm.weight_bytes(sm.task.column);
-    const double of_x = times_.x_bytes * kElement * kStep * steps * width;
+    const double of_x = times_.x_bytes * kStepBytes * steps * width;
     sm.missing = 2;
     if (!weights.is_asked) {
       weights.is_asked = true;
@@ -290,21 +298,27 @@ class Layer {
     const Task task = sms_[index].task;
     last_ = now_;
     if (task.layer == 0) {
-      if (--missing_[tile_of(task)] == 0) {
-        for (const std::size_t sm : waiting_[tile_of(task)]) {
-          add(std::max(now_, resumed_) + times_.hop.value(), What::kBegun, sm);
-        }
-      }
+      if (--missing_[tile_of(task)] == 0) become_ready(task);
     } else {
       give_back(task);
       if (nic_ && accepted_ > now_) return add(accepted_, What::kSent, index);
     }
     take(index);
   }
+  // Rows between the layers are there, as fp8 where the second layer takes that.
+  void become_ready(const Task& task) {
+    double& ready = ready_[tile_of(task)] = now_;
+    if (shape_.is_fp8) {
+      ready += times_.quantize_row.value() * static_cast<double>(expert_of(task).width);
+    }
+    for (const std::size_t sm : waiting_[tile_of(task)]) {
+      add(std::max(ready, resumed_) + times_.hop.value(), What::kBegun, sm);
+    }
+  }
   void give_back(const Task& task) {
     const Expert& expert = expert_of(task);
     const std::int64_t rows = std::min(expert.rows - task.tile * expert.width, expert.width);
-    const double bytes = kElement * static_cast<double>(kTileColumns * rows);
+    const double bytes = kResult * static_cast<double>(kTileColumns * rows);
     if (is_bulk_) {
       kept_ += bytes;
       if (task.expert < shape_.shared) return;
@@ -336,7 +350,7 @@ class Layer {
       const std::int64_t first = std::max(begin, rank * expert.rows / shape_.ranks);
       const std::int64_t rows = std::min(end, (rank + 1) * expert.rows / shape_.ranks) - first;
       if (rows <= 0) continue;
-      const Bytes bytes(kElement * static_cast<double>(kTileColumns * rows));
+      const Bytes bytes(kResult * static_cast<double>(kTileColumns * rows));
       const NicQueue::Message message = nic_->post(Seconds(time), bytes);
       accepted_ = message.accepted.value();
       there = message.there;
@@ -402,7 +416,8 @@ class Layer {
   MoeTileOrder order_;
   bool is_bulk_ = false;
   double stall_ = 0;
-  double resumed_ = 0;  // tasks are taken again
+  std::int64_t element_ = 2;  // bytes of a value of x and of w
+  double resumed_ = 0;        // tasks are taken again
   std::int64_t ranks_of_host_ = 1;
   Seconds latency_;
   std::optional<NicQueue> nic_;  // of several hosts
@@ -417,6 +432,7 @@ class Layer {
   std::size_t next_ = 0;
   std::vector<Sm> sms_;
   std::vector<std::int64_t> missing_;              // by tile, tasks of the first layer
+  std::vector<double> ready_;                      // by tile, from when the second layer may begin
   std::vector<std::vector<std::size_t>> waiting_;  // by tile, SMs
   std::vector<std::vector<Weights>> weights_;      // by layer, then expert and columns
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;

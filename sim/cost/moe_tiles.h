@@ -24,9 +24,10 @@
 
 namespace orrery {
 
-// Fitted to all 132 bf16 rows of fused_moe that were measured on H200s of one host (2026-11-29;
-// four shapes on one, two and, before 2026-11-28, four GPUs; docs/kernels/fused_moe.md has the
-// errors, those of shapes left out of the fit too), by docs/tools/moe_tiles.py.
+// Those of bf16 were fitted to the 132 rows of fused_moe that were measured on H200s of one host up
+// to 2026-11-29 (four shapes on one, two and four GPUs), by docs/tools/moe_tiles.py; layers of six
+// models, measured since, are what they are judged by. Of fp8 what differs was fitted to all 150
+// rows. docs/kernels/fused_moe.md has the errors, those of shapes left out of the fits too.
 struct MoeTileTimes {
   // Routing.
   Seconds launch;        // whatever the shape
@@ -39,9 +40,10 @@ struct MoeTileTimes {
   BytesPerSecond links;  // rows of x to other ranks
   // Tasks.
   Seconds begin;
-  Seconds step;       // of 64 columns that are summed over, however few rows
-  Seconds step_row;   // and for each row of the tile
-  Seconds write_row;  // of the tile; of a gated layer `gated` times as long
+  Seconds step;          // of 128 bytes of columns that are summed over, however few rows
+  Seconds step_row;      // and for each row of the tile
+  Seconds write_row;     // of the tile; of a gated layer `gated` times as long
+  Seconds quantize_row;  // of the tile, between the layers of fp8
   double gated = 1;
   Seconds hop;              // from the last tile of the first layer to who waits for it
   BytesPerSecond hbm;       // of all SMs
@@ -53,9 +55,9 @@ struct MoeTileTimes {
   Seconds end;
   Seconds end_of_ranks;  // of several, besides
 };
-MoeTileTimes h200_moe_tile_times();
-// On a GPU of that peak (bf16) and memory; everything else as on an H200.
-MoeTileTimes moe_tile_times(FlopsPerSecond peak, BytesPerSecond hbm_bandwidth);
+MoeTileTimes h200_moe_tile_times(bool is_fp8 = false);
+// On a GPU of that peak (of the format) and memory; everything else as on an H200.
+MoeTileTimes moe_tile_times(bool is_fp8, FlopsPerSecond peak, BytesPerSecond hbm_bandwidth);
 
 // In which order SMs take tasks.
 enum class MoeTileOrder : std::uint8_t {

@@ -31,16 +31,16 @@ std::optional<MoeKernel> kernel_of_layer(const Plan& plan, int rank, const Machi
     if (routed_role(*kernel) != RoutedRole::kLayer) continue;
     const FusedMoeShape shape = fused_moe_shape(kernel->dtype, kernel->dims);
     const int num_sms = std::max(1, device.num_sms);
-    return MoeKernel{
-        .shape = shape,
-        .buffers = memory_of(fused_moe_buffers(shape, num_sms)),
-        .symmetric_layout = symmetric_layout_estimate({.tokens = shape.tokens,
-                                                       .hidden = shape.hidden,
-                                                       .experts = shape.experts,
-                                                       .element = Bytes(2)}),
-        .times = moe_tile_times(device.dense_flops.at(kernel->dtype), device.hbm_bandwidth),
-        .num_sms = num_sms,
-        .network = network_of(spec)};
+    return MoeKernel{.shape = shape,
+                     .buffers = memory_of(fused_moe_buffers(shape, num_sms)),
+                     .symmetric_layout = symmetric_layout_estimate({.tokens = shape.tokens,
+                                                                    .hidden = shape.hidden,
+                                                                    .experts = shape.experts,
+                                                                    .element = Bytes(2)}),
+                     .times = moe_tile_times(shape.is_fp8, device.dense_flops.at(kernel->dtype),
+                                             device.hbm_bandwidth),
+                     .num_sms = num_sms,
+                     .network = network_of(spec)};
   }
   return std::nullopt;
 }

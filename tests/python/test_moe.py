@@ -51,7 +51,13 @@ def test_tiles_of_one_kernel_are_simulated_with_times_of_ones_own() -> None:
     slower = _core.moe_tiles(**shape, times={**times, "hbm": times["hbm"] / 2})
     assert found["duration_s"] < slower["duration_s"] < 2 * found["duration_s"]
     assert _core.moe_tiles(**shape, ranks=2)["duration_s"] < found["duration_s"]  # half the weights on each
-    for wrong in ({"activation": 3}, {"ranks": 3}, {"tokens": 0}, {"order": "fifo"}, {"times": {"hbm": 1.0}}, {"times": {**times, "sm": 0.0}}):
+    fp8 = _core.moe_tiles(**shape, is_fp8=True)
+    assert 0.5 * found["duration_s"] < fp8["duration_s"] < 0.8 * found["duration_s"]  # half the bytes
+    assert _core.moe_tiles(**shape, is_fp8=True, times=_core.moe_tile_times(is_fp8=True)) == fp8
+    of_more_bytes = _core.moe_tiles(**shape, shared=2)
+    assert found["duration_s"] < of_more_bytes["duration_s"] < 1.5 * found["duration_s"]
+    kernels = ({"topk": 9}, {"experts": 513}, {"hidden": 2047}, {"ranks": 16}, {"shared": 5}, {"ffn": 1400, "is_fp8": True})
+    for wrong in (*kernels, {"activation": 3}, {"ranks": 3}, {"tokens": 0}, {"order": "fifo"}, {"times": {"hbm": 1.0}}, {"times": {**times, "sm": 0.0}}):
         with pytest.raises(ValueError, match=r"expected|missing"):
             _core.moe_tiles(**{**shape, **wrong})
 
