@@ -36,7 +36,7 @@ def test_one_kernel_stands_beside_the_designs_where_it_takes_the_model(capsys) -
     assert (one.num_kernels, one.num_syncs, one.roofline_share) == (1, 0, 0)
     assert one.duration_s == pytest.approx(211.9e-6, rel=0.05)  # 64 tokens on each GPU: a row of the table
     # A shape that no row is of: its tiles are simulated, which is no measurement.
-    (other,) = moe.persistent("mixtral-8x7b-v0.1", tokens=4096)
+    (other,) = moe.persistent("mixtral-8x22b-v0.1", tokens=4096)
     assert other.roofline_share == 1
     with pytest.raises(orrery.ScenarioError, match="unknown model"):
         moe.persistent("no-model", tokens=64)
