@@ -1,5 +1,6 @@
 """Cases whose prefill and decode run on instances of their own, which the text of `parallelism` places:
-"PD disagg: prefill TP8 + decode TP8" or "PD disagg: 1P(attn TP1 DP4; MoE TP0 EP0; bs 1) + 3D(attn TP4 DP1; ...; bs 24)"."""
+"PD disagg: prefill TP8 + decode TP8", "PD disagg: 1P(attn TP1 DP4; MoE TP0 EP0; bs 1) + 3D(attn TP4 DP1; ...; bs 24)" or
+"1 prefill (TEP4) / 4 decode (DEP8)"."""
 
 from __future__ import annotations
 
@@ -12,6 +13,10 @@ from .cases import Case
 
 SIDES = ("prefill", "decode")
 WAYS = ("TP", "PP", "DP")
+# "1 prefill (TEP4) / 4 decode (DEP8)", "1x prefill TEP4, 4x decode DEP8"
+COUNTED = re.compile(r"\b(\d{1,4})x? ?prefill\w*[ (:]+([^()+/]*?)\)?[ ,;+/&]+(\d{1,4})x? ?decode\w*[ (:]+([^()+/]*)\)?", re.IGNORECASE)
+# Attention and experts over the same GPUs, attention split by columns (TEP) or by sequences (DEP).
+BOTH = {"TEP": r"TP\1 EP\1", "DEP": r"TP1 DP\1 EP\1"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Side:
 def read(case: Case) -> tuple[Side, Side] | None:
     """Prefill and decode; None where the text does not say both."""
     text = case.fields["parallelism"]
-    if found := re.search(r"\b(\d{1,4})P\(([^)]*)\) \+ (\d{1,4})D\(([^)]*)\)", text):
+    if found := COUNTED.search(text) or re.search(r"\b(\d{1,4})P ?\(([^)]*)\) ?[+/] ?(\d{1,4})D ?\(([^)]*)\)", text):
         sides = (_side(int(found[1]), found[2]), _side(int(found[3]), found[4]))
     elif found := re.search(r"\bprefill ([^+]*) \+ decode (.*)", text):
         # "1P1D" and the like in the notes; one instance of each where they say nothing.
@@ -48,9 +53,11 @@ def read(case: Case) -> tuple[Side, Side] | None:
 
 
 def _side(instances: int, text: str) -> Side | None:
+    for name, ways_of_both in BOTH.items():
+        text = re.sub(rf"\b{name}([1-9]\d{{0,3}})\b", ways_of_both, text)
     attention, _, rest = text.partition(";")
     ways = {name: re.search(rf"\b{name}([1-9]\d{{0,3}})\b", attention) for name in WAYS}
-    if instances < 1 or not ways["TP"]:
+    if instances < 1 or not (ways["TP"] or ways["DP"]):
         return None
     tp, pp, dp = (int(ways[name][1]) if ways[name] else 1 for name in WAYS)
     experts = re.search(r"\bEP([1-9]\d{0,3})\b", text)  # EP0: not stated, so their columns are split

@@ -2,20 +2,19 @@
 
 The columns are those of data/serving/published_serving.csv. `id` numbers the measurement, what stands
 before its first "-" is the family (one source); rows of one `case_id` agree in every other column but
-`metric`, `value` and `unit`. A file that cannot be split into cases is an error; a cell that is no number
-where one belongs is the `problem` of its case.
+`metric`, `value` and `unit`. A file that cannot be split into cells is an error; a row without a case, a cell that is
+empty or no number where one belongs is the `problem` of its case. Cells in other spellings are read as `spelling` has them.
 """
 
 from __future__ import annotations
 
 import csv
 import dataclasses
-import math
 import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from . import data_sheet, rules, seats
+from . import data_sheet, rules, seats, spelling
 
 IDENTITY = ("id", "case_id", "metric", "value", "unit")
 CONFIGURATION = (
@@ -24,7 +23,7 @@ CONFIGURATION = (
     "attention_dp", "moe_tp", "moe_ep", "replicas", "max_batch", "max_num_tokens", "load_kind", "load_value", "lengths",
     "structured")  # fmt: skip
 COLUMNS = ("source", *IDENTITY, *CONFIGURATION)
-OPTIONAL = ("num_nodes",)  # of a configuration, empty in files without the column
+OPTIONAL = ("num_nodes", "spec_decoding")  # of a configuration, empty in files without the column
 WHOLE = ("num_gpus", "tp", "pp", "attention_dp", "moe_tp", "moe_ep", "replicas", "max_batch", "max_num_tokens")
 
 
@@ -32,7 +31,7 @@ WHOLE = ("num_gpus", "tp", "pp", "attention_dp", "moe_tp", "moe_ep", "replicas",
 class Measurement:
     """One published number; repeats of a metric on one configuration are averaged."""
 
-    metric: str  # as the file calls it
+    metric: str  # as `spelling.metric` has it, and the unit likewise
     value: float
     unit: str
 
@@ -74,12 +73,8 @@ def _read(path: pathlib.Path, reader: csv.DictReader[str]) -> list[Case]:
         line = reader.line_num
         if None in row or None in row.values():
             raise ValueError(f"{path}:{line}: found {'more' if None in row else 'fewer'} cells than columns")
-        for name in IDENTITY:
-            if not row[name].strip():
-                raise ValueError(f"{path}:{line}: column '{name}' is empty")
-            if not row[name].isprintable():
-                raise ValueError(f"{path}:{line}: column '{name}': found {row[name][:60]!r}, expected one line of text")
-        groups.setdefault(row["case_id"], []).append((line, row))
+        case_id = row["case_id"] if row["case_id"].strip() and row["case_id"].isprintable() else f"(line {line})"
+        groups.setdefault(case_id, []).append((line, row))
     if not groups:
         raise ValueError(f"{path}:2: found no rows")
     cases = [_case(path, case_id, group) for case_id, group in groups.items()]
@@ -90,40 +85,44 @@ def _read(path: pathlib.Path, reader: csv.DictReader[str]) -> list[Case]:
 
 
 def _problem(path: pathlib.Path, line: int, row: Mapping[str, str], first_line: int, first: Mapping[str, str]) -> str:
+    for name in IDENTITY:
+        if not row[name].strip():
+            return f"{path}:{line}: column '{name}' is empty"
+        if not row[name].isprintable():
+            return f"{path}:{line}: column '{name}': found {row[name][:60]!r}, expected one line of text"
     for name in CONFIGURATION:
         if name != "notes" and row[name] != first[name]:
             return (f"{path}:{line}: column '{name}': found '{row[name]}', but line {first_line} of the same case "
                     f"has '{first[name]}'")  # fmt: skip
         if name != "notes" and not row[name].isprintable():
             return f"{path}:{line}: column '{name}': found {row[name][:60]!r}, expected one line of text"
+    return _no_number(path, line, row)
+
+
+def _no_number(path: pathlib.Path, line: int, row: Mapping[str, str]) -> str:
+    """What of a row ought to be a number and is none, as its source spells it."""
+    read = spelling.spelled(row)
     for name in WHOLE:
-        if row[name] and not re.fullmatch(r"[1-9][0-9]{0,8}", row[name]):
+        if read[name] and not re.fullmatch(r"[1-9][0-9]{0,8}", read[name]):
             return f"{path}:{line}: column '{name}': found '{row[name][:60]}', expected a whole number above 0, of at most 9 digits"
-    if row["load_value"] and not _positive(row["load_value"]):
-        return f"{path}:{line}: column 'load_value': found '{row['load_value']}', expected a number above 0"
-    if not _positive(row["value"]):
-        return f"{path}:{line}: column 'value': found '{row['value']}', expected a number above 0"
+    for name, text in (("load_value", read["load_value"]), ("value", row["value"])):
+        if text and spelling.positive(text) is None:
+            return f"{path}:{line}: column '{name}': found '{row[name]}', expected a number above 0"
     return ""
-
-
-def _positive(text: str) -> bool:
-    try:
-        return 0 < float(text) < math.inf
-    except ValueError:
-        return False
 
 
 def _case(path: pathlib.Path, case_id: str, group: Sequence[tuple[int, dict[str, str]]]) -> Case:
     first_line, first = group[0]
-    problems = filter(None, (_problem(path, line, row, first_line, first) for line, row in group))
+    problem = next(filter(None, (_problem(path, line, row, first_line, first) for line, row in group)), "")
     values: dict[tuple[str, str], list[float]] = {}
     for _, row in group:
-        if _positive(row["value"]):
-            values.setdefault((row["metric"], row["unit"]), []).append(float(row["value"]))
-    fields = {name: first.get(name, "").strip() for name in ("source", *CONFIGURATION, *OPTIONAL)}
+        if value := spelling.positive(row["value"]):
+            values.setdefault((spelling.metric(row["metric"]), spelling.unit(row["unit"].strip())), []).append(value)
+    cells = spelling.spelled(first)
+    fields = {name: cells.get(name, "") for name in ("source", *CONFIGURATION, *OPTIONAL)}
     fields["family"] = first["id"].partition("-")[0]
     measurements = tuple(Measurement(metric, sum(v) / len(v), unit) for (metric, unit), v in values.items())
-    return Case(case_id, first_line, rules.corrected(fields), measurements, next(problems, ""))
+    return Case(case_id, first_line, fields if problem else rules.corrected(fields), measurements, problem)
 
 
 def select(cases: Iterable[Case], filters: Iterable[str]) -> list[Case]:

@@ -93,8 +93,8 @@ def _case(outcome: Outcome) -> dict[str, Any]:
             }
             for c, interval in zip(outcome.comparisons, _intervals(outcome))
         ],
-        "settings": {name: dataclasses.asdict(choice) for name, choice in rules.choices(case.fields).items()},
-        "num_inferred": rules.num_inferred(case.fields),
+        "settings": {} if case.problem else {name: dataclasses.asdict(choice) for name, choice in rules.choices(case.fields).items()},
+        "num_inferred": 0 if case.problem else rules.num_inferred(case.fields),
         "basis": dict(outcome.basis),
         "split": dict(outcome.split),
     }

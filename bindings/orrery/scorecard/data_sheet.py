@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 MOST = 0.85  # of the data sheet
 DEVICES = {"a100": "a100-sxm-80gb", "h100": "h100-sxm", "h200": "h200-sxm", "h800": "h800-sxm", "h20": "h20", "b200": "b200-sxm",
-           "gb200": "gb200", "mi300x": "mi300x"}  # fmt: skip
+           "gb200": "gb200", "mi300x": "mi300x", "a10": "a10", "a40": "a40", "h100-nvl": "h100-nvl", "b300": "b300-sxm", "gb300": "gb300",
+           "l4": "l4", "l40s": "l40s", "rtx4090": "rtx-4090", "rtx5090": "rtx-5090", "rtx-pro-6000": "rtx-pro-6000", "mi325x": "mi325x",
+           "mi355x": "mi355x"}  # fmt: skip
 BYTES = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "mxfp4": 0.5, "int4": 0.5}  # of a weight, or of a value in the cache
 RUN = ("family", "engine", "engine_version", "model", "weights_dtype", "gpu_key")
 

@@ -39,6 +39,7 @@ PRECISIONS = {"mxfp4": "fp4", "nvfp4": "fp4", "fp8_block": "fp8", "mxfp8": "fp8"
 IMAGE = "container image"
 SWEEP = "sweep points"
 SPECULATIVE = "speculative decoding"
+POINT = ("CONC", "ISL", "OSL", "TP")  # of a sweep point, also where a row states none
 # What the rules read, besides variables; other lines (environment, parsers, profilers) change nothing that is simulated.
 FLAGS = frozenset((
     "tensor-parallel-size", "tp_size", "tp-size", "tp", "enable-expert-parallel", "ep_size", "ep-size", "expert-parallel-size",
@@ -115,13 +116,19 @@ def _line(path: pathlib.Path, number: int, row: Mapping[str, str]) -> Line:
     return Line(number, row, begin or datetime.date.min, end)
 
 
-def _date(path: pathlib.Path, number: int, column: str, text: str) -> datetime.date | None:
-    if not text:
-        return None
+def date_of(text: str) -> datetime.date | None:
+    """Of "2026-01-31"; None where no calendar has the day."""
     try:
         return datetime.date.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{path}:{number}: column '{column}': found '{text}', expected a day such as 2026-01-31") from None
+        return None
+
+
+def _date(path: pathlib.Path, number: int, column: str, text: str) -> datetime.date | None:
+    date = date_of(text)
+    if text and date is None:
+        raise ValueError(f"{path}:{number}: column '{column}': found '{text}', expected a day such as 2026-01-31")
+    return date
 
 
 @functools.cache
@@ -311,7 +318,7 @@ class _Names:
             return False
         if text.startswith(("{", "[", "--", "every ")) or re.fullmatch(r"[a-z][\w-]*", text) and text != "batch":
             return text
-        if re.fullmatch(r"[A-Z]+", text) and text not in self.point and not self._has_variable(text):
+        if re.fullmatch(r"[A-Z]+", text) and text not in (*POINT, *self.point) and not self._has_variable(text):
             return text  # a name of the engine's, such as a backend
         return expressions.formula(text, self, name.removeprefix(VARIABLE))
 

@@ -1,5 +1,5 @@
 """Lengths of prompts and outputs as published rows write them: "1024", "~1024", "8k", "1024 (uniform 0.8-1.0x)",
-"uniform(0..1000), mean 610"."""
+"uniform(0..1000), mean 610", "1,024 tokens", "uniform 512-1536", "800~1200"."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ THOUSAND = 1024  # "8k" is 8,192 tokens: benchmarks of that name set 8192 (Infer
 MOST_TOKENS = 10**9  # of one length; more is no length
 
 NUMBER = r"([1-9][0-9]*)"
+ENDS = r"[1-9][0-9]*[kK]?"  # of a range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +31,13 @@ class Lengths:
 
 def read(text: str) -> Lengths | None:
     """What a cell says; None where it states no length, or a mean without a spread."""
-    if found := re.fullmatch(rf"~?{NUMBER}(k?)", text):
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", re.sub(r" *\b(tokens?|toks?)$", "", text.strip()))
+    if found := re.fullmatch(rf"~?{NUMBER}([kK]?)", text):
         return _within(*2 * (int(found[1]) * (THOUSAND if found[2] else 1),))
     if found := re.fullmatch(rf"{NUMBER} \(uniform (0\.[0-9]+)-1(?:\.0)?x\)", text):
         return _within(int(float(found[2]) * int(found[1])), int(found[1]))
+    if found := re.fullmatch(rf"(?:uniform:? *)?[(\[]?({ENDS})(?:-|~|\u2013| to |, ?)({ENDS})[)\]]?", text):
+        return _within(*(int(end.rstrip("kK")) * (THOUSAND if end[-1] in "kK" else 1) for end in found.groups()))
     if found := re.fullmatch(rf"uniform\(([0-9]+)\.\.{NUMBER}\)(?:, mean ([0-9.]+))?", text):
         least, most = int(found[1]), int(found[2])
         return _with_mean(least, most, float(found[3])) if found[3] else _within(least, most)

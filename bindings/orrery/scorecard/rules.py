@@ -15,23 +15,37 @@ import re
 import string
 from collections.abc import Mapping
 
-from . import engine_defaults
+from . import engine_defaults, lengths, spelling
 from . import launch as launches
 from .expressions import Value
 
-# gpu_key -> machine of one NVLink domain and its GPUs, machine of several (None: not shipped).
+# gpu_key -> machine of one NVLink or PCIe domain and its GPUs, machine of several (None: not shipped).
 MACHINES = {
+    "a10": ("a10-node", 8, None),
+    "a40": ("a40-node", 8, None),
     "a100": ("hgx-a100", 8, None),
     "h100": ("hgx-h100", 8, "dgx-h100-superpod"),
+    "h100-nvl": ("h100-nvl-node", 8, None),
     "h200": ("hgx-h200", 8, "h200-cluster"),
     "h800": ("hgx-h800", 8, "h800-cluster"),
     "h20": ("hgx-h20", 8, None),
     "b200": ("hgx-b200", 8, "b200-cluster"),
+    "b300": ("hgx-b300", 8, None),
     "gb200": ("gb200-nvl72", 72, None),
+    "gb300": ("gb300-nvl72", 72, None),
+    "l4": ("l4-node", 8, None),
+    "l40s": ("l40s-node", 8, None),
+    "rtx4090": ("rtx-4090-node", 8, None),
+    "rtx5090": ("rtx-5090-node", 8, None),
+    "rtx-pro-6000": ("rtx-pro-6000-node", 8, None),
     "mi300x": ("mi300x-node", 8, None),
+    "mi325x": ("mi325x-node", 8, None),
+    "mi355x": ("mi355x-node", 8, None),
 }
-# Memory in GiB as the engines' defaults ask for it (nvidia-smi of the product).
-GPU_GIB = {"a100": 80, "h100": 80, "h200": 141, "h800": 80, "h20": 96, "b200": 180, "gb200": 186}
+# Memory in GiB as the engines' defaults ask for it (nvidia-smi of the product; of the later ones the data sheet's).
+GPU_GIB = {"a100": 80, "h100": 80, "h200": 141, "h800": 80, "h20": 96, "b200": 180, "gb200": 186, "a10": 24, "a40": 48, "h100-nvl": 94,
+           "b300": 268, "gb300": 288, "l4": 24, "l40s": 48, "rtx4090": 24, "rtx5090": 32, "rtx-pro-6000": 96, "mi300x": 192, "mi325x": 256,
+           "mi355x": 288}  # fmt: skip
 
 # What rows without `model_file` call their model. Mistral 7B without the window of v0.1: v0.2 and later have none.
 MODELS = {
@@ -70,6 +84,7 @@ class Day:
     choice: Choice
 
 
+STATED_DAY = re.compile(r"measured (\d{4}-\d{2}-\d{2})")
 PAGE = "data/serving/SOURCES.md, How the published runs were launched"
 # Days of rows that state none: (when, day, reason). Of the generator's undated rows none is of its benchmark, whose loads
 # are 1, 2, 8, ... and an estimate; so they are of the evaluation module (until 2026-03-03), and in the style of later ids.
@@ -110,6 +125,7 @@ TRTLLM_TOKENS, TRTLLM_BATCH = 8192, 2048  # tensorrt_llm/llmapi/llm_args.py: max
 LLM_ARGS = "tensorrt_llm/llmapi/llm_args.py"
 
 RULES = (
+    Rule("provider", "none", {"engine": ".+", "gpu_key": "mi.*"}, "there are no rows of any engine on GPUs of this vendor: work model alone"),
     Rule("provider", "vllm-0.24.0", {"engine": "vllm"}, "the engine's own kernels, newest tables"),
     Rule("provider", "trtllm-1.3.0rc20", {"engine": "trtllm"}, "the engine's own kernels, newest tables"),
     Rule("provider", "sglang-0.5.14", {"engine": "sglang"}, "the engine's own kernels, newest tables"),
@@ -134,6 +150,7 @@ RULES = (
     Rule("expert_weights", "mxfp4", {"model_file": ".*gpt-oss.*"}, "the checkpoint's experts are mxfp4"),
     Rule("expert_weights", "int4", {"model_file": ".*Kimi-K2.*", "weights_dtype": "int4"}, "the checkpoint's experts are int4"),
     Rule("activations", "bf16", {"weights": "bf16"}, "weights of 16 bit are multiplied in 16 bit"),
+    Rule("activations", "bf16", {"weights": "int4|mxfp4"}, "weight-only formats: widened to 16 bit and multiplied so"),
     Rule("activations", "{weights}", {}, "products run in the weights' format"),
     Rule("kv_cache", "fp8", {"family": "SILGA", "engine": "trtllm", "weights_dtype": "fp8"},
          "the generator writes fp8 where its search ran with it, which is the search's default on GPUs that have it"),
@@ -193,7 +210,6 @@ CAPTURED = {
     "trtllm": (1, 2, 4, *range(8, 129, 8), *range(192, 2049, 64)),
     "sglang": (1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 513, 16)),
 }
-KV_FORMATS = {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16"}
 # Settings in the order in which they are found; rules name those before theirs.
 ORDER = tuple(dict.fromkeys((
     "engine_version", "provider", "async_scheduling", "enable_mixed_chunk", "profile", "weights", "expert_weights", "activations",
@@ -223,9 +239,9 @@ def contradiction(fields: Mapping[str, str]) -> str:
 
 
 def day_of(fields: Mapping[str, str]) -> Day | None:
-    """The day of the run: as its notes state it, or by `DAYS`."""
-    if stated := re.search(r"measured (\d{4}-\d{2}-\d{2})", fields["notes"]):
-        return Day(datetime.date.fromisoformat(stated[1]), Choice(stated[1], STATED, "the row's notes"))
+    """The day of the run: as its notes state it, or by `DAYS`. One that no calendar has is not stated."""
+    if (stated := STATED_DAY.search(fields["notes"])) and (date := launches.date_of(stated[1])):
+        return Day(date, Choice(stated[1], STATED, "the row's notes"))
     for when, date, reason in DAYS:
         if _matches(when, fields):
             return Day(datetime.date.fromisoformat(date), Choice(date, INFERRED, reason))
@@ -269,6 +285,8 @@ def _choices(cells: tuple[tuple[str, str], ...]) -> Mapping[str, Choice]:
     found: dict[str, Choice] = {}
     if day and day.choice.basis == INFERRED:
         found["day"] = day.choice
+    elif day is None and (stated := STATED_DAY.search(fields["notes"])):
+        found["day"] = Choice("", INFERRED, f"no calendar has the {stated[1]} of the row's notes")
     for setting in ORDER:
         choice = (
             _stated(setting, known)
@@ -315,7 +333,7 @@ def _launched(setting: str, known: Mapping[str, str], launch: launches.Launch) -
     if setting == "cuda_graphs":
         mode = re.search(r"cudagraph_mode:\s*(\w+)", text)
         return Choice(CUDA_GRAPHS[mode[1].lower()], SCRIPT, flag.source) if mode and mode[1].lower() in CUDA_GRAPHS else None
-    return Choice(KV_FORMATS.get(text, text), SCRIPT, flag.source)
+    return Choice(spelling.data_format(text) if setting == "kv_cache" else text, SCRIPT, flag.source)
 
 
 def _text(value: Value | None) -> str:
@@ -355,10 +373,10 @@ def _default(setting: str, known: Mapping[str, str]) -> Choice | None:
     found = engine_defaults.default(known["engine"], known["engine_version"], table_name, names)
     if found is None:
         return None
+    basis = DEFAULT if found.is_read else INFERRED
     if setting == "cuda_graphs":
-        return Choice(CUDA_GRAPHS[str(found.value)], DEFAULT if found.is_read else INFERRED, found.source)
-    value = f"{found.value:.4g}" if isinstance(found.value, float) else _text(found.value)
-    return Choice(value, DEFAULT if found.is_read else INFERRED, found.source)
+        return Choice(CUDA_GRAPHS[str(found.value)], basis, found.source)
+    return Choice(f"{found.value:.4g}" if isinstance(found.value, float) else _text(found.value), basis, found.source)
 
 
 def _ruled(setting: str, known: Mapping[str, str]) -> Choice | None:
@@ -381,6 +399,8 @@ def _graphs(found: dict[str, Choice], engine: str) -> None:
     if largest is None:
         return
     if largest.value.startswith("every "):
+        if "max_num_seqs" not in found:
+            return
         sizes: tuple[int, ...] = tuple(range(1, min(int(found["max_num_seqs"].value), 2048) + 1))
         if engine == "vllm":
             found["max_piece_tokens"] = dataclasses.replace(largest, value=str(sizes[-1]))
@@ -420,10 +440,10 @@ def _parallelism(
 
 def _derived(fields: Mapping[str, str]) -> dict[str, str]:
     """Numbers that rules may name besides the columns."""
-    lengths = [int(fields[name]) if fields[name].isdecimal() else 0 for name in ("isl", "osl")]
+    prompt, output = (found.most if (found := lengths.read(fields[name])) else 0 for name in ("isl", "osl"))
     return {
-        "longest": str(sum(lengths)),  # tokens of a finished sequence
-        "whole_prompt": str(max(TRTLLM_TOKENS, lengths[0] + TRTLLM_BATCH)),
+        "longest": str(prompt + output),  # tokens of a finished sequence
+        "whole_prompt": str(max(TRTLLM_TOKENS, prompt + TRTLLM_BATCH)),
     }
 
 

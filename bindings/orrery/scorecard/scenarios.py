@@ -44,6 +44,8 @@ def scenario_text(case: Case) -> str:
     found = settings(fields)
     if "provider" not in found:
         raise CannotSimulate(f"no kernel tables for engine {fields['engine']}")
+    if found["weights"] == "int8":
+        raise CannotSimulate("weights of 8-bit integers: no such products are simulated")
     formats = "".join(f", {key}: {_quoted(found[key])}" for key in FORMATS if key in found)
     limits = "".join(f", {key}: {found[key]}" for key in LIMITS if key in found)
     repeats = _repeats(found)
@@ -83,9 +85,15 @@ def _tokens(fields: dict[str, str], column: str) -> str:
         )
     if fields["lengths"].startswith("uniform_0.8") and found.least == found.most > 1:
         found = lengths.Lengths(max(1, int(0.8 * found.most)), found.most)
-    elif fields["lengths"] not in ("fixed", "see isl/osl/notes"):
+    elif fields["lengths"] not in ("fixed", "see isl/osl/notes") and not (fields["lengths"] == "uniform" and _is_spread(fields)):
         raise CannotSimulate(f"length distribution '{fields['lengths']}'")
     return found.yaml()
+
+
+def _is_spread(fields: dict[str, str]) -> bool:
+    """Whether prompts or outputs are stated as a range."""
+    found = [lengths.read(fields[name]) for name in ("isl", "osl")]
+    return any(length is not None and length.least < length.most for length in found)
 
 
 def _clients(fields: dict[str, str]) -> int:

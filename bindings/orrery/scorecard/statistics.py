@@ -53,7 +53,7 @@ def table(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
 def groups(case: Case) -> dict[str, str]:
     """The family, version (of the row or of the image that its launch script named), model and GPU of a case."""
     fields = case.fields
-    found = rules.choices(fields).get("engine_version")
+    found = None if case.problem else rules.choices(fields).get("engine_version")
     return {
         "family": case.family,
         "version": f"{fields['engine']} {found.value if found else 'of no known version'}",
