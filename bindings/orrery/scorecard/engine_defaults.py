@@ -25,6 +25,7 @@ class Default:
     value: Value
     source: str
     is_read: bool  # the release is among those that were read, not just near one
+    is_same: bool  # in every release that was read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +69,13 @@ def default(engine: str, version: str, setting: str, names: Mapping[str, Value])
     within = [line for line in lines if line.first <= key <= line.last]
     earlier = [line for line in lines if line.first <= key]
     line = max(within or earlier or [min(lines, key=lambda line: line.first)], key=lambda line: line.first)
+    value = _value(line, names)
+    source = f"engine_defaults.csv:{line.number}: {line.cells['path']}, {line.cells['commit']}"
+    is_same = all(_value(other, names) == value for other in lines)
+    return Default(value, source if within else f"{source}, the nearest release to {version} that was read", bool(within), is_same)
+
+
+def _value(line: _Line, names: Mapping[str, Value]) -> Value:
     text = line.cells["formula"]
 
     def resolve(name: str) -> Value:
@@ -75,6 +83,4 @@ def default(engine: str, version: str, setting: str, names: Mapping[str, Value])
             raise NotUnderstood(f"engine_defaults.csv:{line.number}: unknown variable {name}")
         return names[name]
 
-    value = text if re.fullmatch(r"[a-z_]+", text) else expressions.formula(text, resolve)
-    source = f"engine_defaults.csv:{line.number}: {line.cells['path']}, {line.cells['commit']}"
-    return Default(value, source if within else f"{source}, the nearest release to {version} that was read", bool(within))
+    return text if re.fullmatch(r"[a-z_]+", text) else expressions.formula(text, resolve)

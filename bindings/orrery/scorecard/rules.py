@@ -15,7 +15,7 @@ import re
 import string
 from collections.abc import Mapping
 
-from . import engine_defaults, lengths, spelling
+from . import engine_defaults, lengths, releases, spelling
 from . import launch as launches
 from .expressions import Value
 
@@ -98,6 +98,9 @@ DAYS = (
     ({"family": "IX832"}, "2026-03-02", "the pull request adds the script of that day"),
 )  # fmt: skip
 
+# Rows of builds before any release that is known here; what they did is in their profile.
+UNVERSIONED = {"family": "SPLITWISE"}
+
 # Cells that other statements of the same source contradict: (when, cells, reason). \\1 and \\2 are groups of `notes`.
 CORRECTIONS = (
     ({"family": "SILIX", "notes": r".*row id \S*_tp(\d+)_ep(\d+)_.*", "tp": r"\d+"},
@@ -125,6 +128,7 @@ TRTLLM_TOKENS, TRTLLM_BATCH = 8192, 2048  # tensorrt_llm/llmapi/llm_args.py: max
 LLM_ARGS = "tensorrt_llm/llmapi/llm_args.py"
 
 RULES = (
+    Rule("engine_version", "1.2", {"family": "TRT12"}, "the page of the release, as 1.0 of TRT10 and 0.17 of TRT017"),
     Rule("provider", "none", {"engine": ".+", "gpu_key": "mi.*"}, "there are no rows of any engine on GPUs of this vendor: work model alone"),
     Rule("provider", "vllm-0.24.0", {"engine": "vllm"}, "the engine's own kernels, newest tables"),
     Rule("provider", "trtllm-1.3.0rc20", {"engine": "trtllm"}, "the engine's own kernels, newest tables"),
@@ -291,7 +295,8 @@ def _choices(cells: tuple[tuple[str, str], ...]) -> Mapping[str, Choice]:
         choice = (
             _stated(setting, known)
             or _launched(setting, known, launch)
-            or _default(setting, known)
+            or _release(setting, known, launch.image, day)
+            or _default(setting, known, _is_inferred(found.get("engine_version")))
             or _ruled(setting, known)
         )
         if choice:
@@ -311,14 +316,20 @@ def num_inferred(fields: Mapping[str, str]) -> int:
     return sum(choice.basis == INFERRED for choice in choices(fields).values())
 
 
+def _is_inferred(choice: Choice | None) -> bool:
+    return choice is not None and choice.basis == INFERRED
+
+
 def _stated(setting: str, known: Mapping[str, str]) -> Choice | None:
+    if setting == "engine_version" and not releases.is_release(known["engine_version"]):
+        return None
     column = COLUMNS.get(setting, setting if setting == "engine_version" else "")
     return Choice(known[column], STATED, "the row's column") if column and known.get(column) else None
 
 
 def _launched(setting: str, known: Mapping[str, str], launch: launches.Launch) -> Choice | None:
     if setting == "engine_version":
-        version = re.search(r":v?(\d+\.\d+\.\d+[\w.]*)", launch.image)
+        version = releases.RELEASE.search(launch.image)
         return Choice(version[1], SCRIPT, launch.image_source) if version else None
     if setting == "enable_prefix_caching":
         return _prefix_caching(known, launch)
@@ -336,6 +347,14 @@ def _launched(setting: str, known: Mapping[str, str], launch: launches.Launch) -
     return Choice(spelling.data_format(text) if setting == "kv_cache" else text, SCRIPT, flag.source)
 
 
+def _release(setting: str, known: Mapping[str, str], image: str, day: Day | None) -> Choice | None:
+    """The newest release known on the row's day, where neither row nor script has one and no rule says better."""
+    if setting != "engine_version" or _ruled(setting, known) or _matches(UNVERSIONED, known):
+        return None
+    found = releases.inferred(known, image, day.date if day else None)
+    return Choice(found[0], INFERRED, found[1]) if found else None
+
+
 def _text(value: Value | None) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -351,7 +370,8 @@ def _prefix_caching(known: Mapping[str, str], launch: launches.Launch) -> Choice
     return Choice(_text(known["engine"] != "trtllm"), DEFAULT, "on in vLLM and SGLang unless it is switched off")
 
 
-def _default(setting: str, known: Mapping[str, str]) -> Choice | None:
+def _default(setting: str, known: Mapping[str, str], is_of_inferred: bool) -> Choice | None:
+    """What the release does; of a release that is inferred sure only where all that were read do the same."""
     name = DEFAULTS.get(setting)
     if name is None or known["gpu_key"] not in GPU_GIB:
         return None
@@ -373,7 +393,8 @@ def _default(setting: str, known: Mapping[str, str]) -> Choice | None:
     found = engine_defaults.default(known["engine"], known["engine_version"], table_name, names)
     if found is None:
         return None
-    basis = DEFAULT if found.is_read else INFERRED
+    is_sure = found.is_same if is_of_inferred else found.is_read
+    basis = DEFAULT if is_sure else INFERRED
     if setting == "cuda_graphs":
         return Choice(CUDA_GRAPHS[str(found.value)], basis, found.source)
     return Choice(f"{found.value:.4g}" if isinstance(found.value, float) else _text(found.value), basis, found.source)

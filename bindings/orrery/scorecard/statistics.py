@@ -54,9 +54,10 @@ def groups(case: Case) -> dict[str, str]:
     """The family, version (of the row or of the image that its launch script named), model and GPU of a case."""
     fields = case.fields
     found = None if case.problem else rules.choices(fields).get("engine_version")
+    is_known = found is not None and found.basis in (rules.STATED, rules.SCRIPT)
     return {
         "family": case.family,
-        "version": f"{fields['engine']} {found.value if found else 'of no known version'}",
+        "version": f"{fields['engine']} {found.value if is_known else 'of no known version'}",
         "model": fields["model_file"].rpartition("--")[2] or fields["model"],
         "gpu": fields["gpu_key"],
     }
