@@ -89,7 +89,7 @@ def _case(outcome: Outcome) -> dict[str, Any]:
                 "published": c.published,
                 "simulated": c.simulated,
                 "error": c.error,
-                "interval": interval,
+                **interval,
             }
             for c, interval in zip(outcome.comparisons, _intervals(outcome))
         ],
@@ -100,10 +100,11 @@ def _case(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _intervals(outcome: Outcome) -> list[list[float] | None]:
-    """Of each comparison; none where it is withheld."""
-    found = [
-        intervals.interval(row["simulated"], row["metric"], statistics.standing(row))
-        for row in statistics.table([outcome]).to_dict("records")
-    ]
-    return [list(bounds) if bounds else None for bounds in found]
+def _intervals(outcome: Outcome) -> list[dict[str, Any]]:
+    """Of each comparison; where it is withheld with the reason."""
+    found = []
+    for row in statistics.table([outcome]).to_dict("records"):
+        standing = statistics.standing(row)
+        bounds = intervals.interval(row["simulated"], row["metric"], standing)
+        found.append({"interval": list(bounds)} if bounds else {"interval": None, "withheld": intervals.withheld(row["metric"], standing)})
+    return found

@@ -25,6 +25,10 @@ COLUMNS = ("metric", "tables", "engine", "load", "cells", "values", "log_low", "
 # Where rows are carried, metrics of a kind together, since few were published on such GPUs.
 CARRIED_AS = {"TTFT": "first token", "prefill time": "first token", "TPOT": "per token", "decode time": "per token", "ITL": "per token",
               "output throughput": "throughput", "total throughput": "throughput", "request throughput": "throughput"}  # fmt: skip
+INVERSE = {"rate of a user": "TPOT", "rate of a user p50": "TPOT p50"}
+# Ops of a step (the end of their names) -> what no published case has that is compared.
+UNLIKE_OPS = {"delta_prefill": "linear attention", "delta_decode": "linear attention", "ssm_prefill": "state space layers",
+              "ssm_decode": "state space layers", "sparse_index": "sparse attention"}  # fmt: skip
 Key = tuple[str, str, str, str]  # metric, tables, engine, load; ANY in the parents
 Bounds = tuple[float, float]  # low, high
 BEYOND = 0.05  # by so much the share on rooflines may exceed what was validated
@@ -41,6 +45,7 @@ class Standing:
     inferred: int = 0  # settings that nobody stated
     engine: str = ANY
     load: str = ANY
+    unlike: str = ""  # what runs that no published case has: "linear attention", "speculative decoding"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +97,9 @@ class Table:
 def interval(simulated: float, metric: str, standing: Standing, table: Table | None = None) -> Bounds | None:
     """(low, high) around a simulated value, in its unit; None where `withheld` says why."""
     table = table or shipped()
+    if metric in INVERSE:  # tokens a second of a user: the inverse of the time of one
+        bounds = interval(1 / simulated, INVERSE[metric], standing, table)
+        return bounds and (1 / bounds[1], 1 / bounds[0])
     row = table.row(metric, standing)
     if row is None or withheld(metric, standing, table):
         return None
@@ -102,7 +110,10 @@ def interval(simulated: float, metric: str, standing: Standing, table: Table | N
 
 def withheld(metric: str, standing: Standing, table: Table | None = None) -> str:
     """Why there is no interval; nothing where there is one."""
+    metric = INVERSE.get(metric, metric)
     row = (table or shipped()).row(metric, standing)
+    if standing.unlike:
+        return f"no published run with {standing.unlike} was compared"
     if row is None:
         rows = "carried to another architecture" if standing.tables == CARRIED else "of the device's architecture"
         return f"no published {metric} was compared with tables {rows}"
@@ -142,6 +153,7 @@ _RATES = (("output throughput", "output_tokens_per_s"), ("request throughput", "
 _SIBLINGS = ("sibling", "other provider on sibling")
 _OTHER_ARCHITECTURE = ("other architecture", "other provider and architecture")
 _OWN_KERNELS = ("orrery", "none")
+VALIDATED_ON = "h200-sxm"  # docs/validation: every plan that was executed
 
 
 def standing_of(summary: Mapping[str, Any]) -> Standing:
@@ -151,8 +163,16 @@ def standing_of(summary: Mapping[str, Any]) -> Standing:
     provider = summary["provenance"].get("provider") if isinstance(summary.get("provenance"), Mapping) else None
     return Standing(
         roofline=basis["roofline"], borrowed=basis.get("borrowed", 0.0), tables=CARRIED if is_carried else NEAR,
-        nodes=summary.get("nodes_per_replica", 1), engine=str(provider or "none").partition("-")[0],
+        nodes=summary.get("nodes_per_replica", 1), engine=str(provider or "none").partition("-")[0], unlike=_unlike(summary),
     )  # fmt: skip
+
+
+def _unlike(summary: Mapping[str, Any]) -> str:
+    """What the run has that no published case has, by its ops; one of an older version may not list them."""
+    ops = summary.get("step_breakdown")
+    names = [str(op.get("op", "")).rpartition(".")[2] for op in ops if isinstance(op, Mapping)] if isinstance(ops, list) else []
+    kinds = dict.fromkeys(UNLIKE_OPS[name] for name in names if name in UNLIKE_OPS)
+    return " and ".join([*kinds, *(["speculative decoding"] if "speculative" in summary else [])])
 
 
 def devices_of(summary: Mapping[str, Any], origins: Collection[str]) -> list[str]:
@@ -187,14 +207,31 @@ def of_run(summary: Mapping[str, Any]) -> dict[str, Any]:
 def _entry(metric: str, value: float, standing: Standing, summary: Mapping[str, Any]) -> dict[str, Any]:
     reason = ""
     if standing.engine in _OWN_KERNELS:
-        reason = "published runs are of other engines' kernels; docs/validation compares our own"
+        reason = _of_own(standing.engine, str(summary.get("device", "")))
     elif "disaggregation" in summary:
-        reason = "no published service of prefill and decode replicas was compared"
+        reason = _of_replicas()
     reason = reason or withheld(metric, standing)
     bounds = None if reason else interval(value, metric, standing)
     if bounds is None:
         return {"withheld": reason}
     return {"low": bounds[0], "high": bounds[1], "basis": _basis(metric, standing)}
+
+
+def _of_own(engine: str, device: str) -> str:
+    """Of our own kernels, and of the work model alone, where these were compared."""
+    if engine != "orrery":
+        return "published runs are of engines with kernel tables, and this one stands on the work model alone"
+    where = VALIDATED_ON if device in ("", VALIDATED_ON) else f"{VALIDATED_ON} alone, and this run is on {device}"
+    return f"published runs are of other engines' kernels; docs/validation compares our own, on {where}"
+
+
+def _of_replicas() -> str:
+    """Of prefill and decode apart, as far as the KV transfers that were compared say it."""
+    row = shipped().rows.get(("KV transfer time", NEAR, ANY, ANY))
+    if row is None:
+        return "no published service of prefill and decode replicas was compared"
+    groups = "one source" if row.cells == 1 else f"{row.cells:,} groups"
+    return f"of services with prefill and decode replicas {row.values:,} published runs of {groups} were compared, too few for an interval"
 
 
 def _basis(metric: str, standing: Standing) -> str:

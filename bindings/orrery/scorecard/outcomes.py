@@ -48,6 +48,7 @@ class Outcome:
     split: Mapping[str, float] = dataclasses.field(default_factory=dict)  # where the time goes, see _split
     is_carried: bool = False  # whether rows of another architecture stand in
     nodes: int = 1  # of a replica
+    unlike: str = ""  # what no published case has (intervals.Standing)
 
     def simulated(self, metric: str) -> Comparison | None:
         return next((c for c in self.comparisons if c.metric == metric), None)
@@ -101,7 +102,8 @@ def _outcome(case: Case, path: pathlib.Path, engines: pathlib.Path | None) -> Ou
                 published = measurement.value * metrics.UNITS[measurement.unit][1]
                 comparisons.append(Comparison(metric.label, metric.unit, published, simulated))
     found = intervals.standing_of(summary)
-    return Outcome(case, "", tuple(comparisons), left_out, summary["basis"], summary["split"], found.tables == intervals.CARRIED, found.nodes)
+    is_carried = found.tables == intervals.CARRIED
+    return Outcome(case, "", tuple(comparisons), left_out, summary["basis"], summary["split"], is_carried, found.nodes, found.unlike)
 
 
 def _simulated(case: Case, path: pathlib.Path, engines: pathlib.Path | None) -> dict[str, Any]:

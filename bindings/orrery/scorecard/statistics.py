@@ -41,6 +41,7 @@ def table(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
             "borrowed": outcome.basis.get("borrowed", 0.0),
             "is_carried": outcome.is_carried,
             "nodes": outcome.nodes,
+            "unlike": outcome.unlike,
             "inferred": inferred,
         }
         for outcome in outcomes
@@ -67,7 +68,7 @@ def standing(row: Mapping[str, Any]) -> Standing:
     """What a row of `table` stands on."""
     return Standing(
         roofline=row["roofline"], borrowed=row["borrowed"], tables=CARRIED if row["is_carried"] else NEAR, nodes=row["nodes"],
-        inferred=row["inferred"], engine=row["engine"].partition(" ")[0], load=row["load"],
+        inferred=row["inferred"], engine=row["engine"].partition(" ")[0], load=row["load"], unlike=row.get("unlike", ""),
     )  # fmt: skip
 
 
