@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import simulation
-from . import apart, intervals, metrics, scenarios, steady
+from . import apart, drafts, intervals, metrics, scenarios, steady
 from .cases import Case
 
 GPUS_PER_NODE = 8  # where the source does not say
@@ -109,6 +109,8 @@ def _outcome(case: Case, path: pathlib.Path, engines: pathlib.Path | None) -> Ou
 def _simulated(case: Case, path: pathlib.Path, engines: pathlib.Path | None) -> dict[str, Any]:
     """The summary of the case's run with its `split`, or of its step."""
     if load := steady.read(case):
+        if drafts.read(case.fields):
+            raise scenarios.CannotSimulate("attention of several tokens at once (speculative decoding)")
         return steady.summary(case, load, path)
     text = scenarios.scenario_text(case)
     path.write_text(text, encoding="utf-8")

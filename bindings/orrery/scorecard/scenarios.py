@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from . import apart, lengths
+from . import apart, drafts, lengths
 from .cases import Case
 from .rules import MACHINES, MODELS, not_simulated, settings
 
@@ -38,7 +38,8 @@ def scenario_text(case: Case) -> str:
         raise CannotSimulate("parallelism not stated")
     if not fields["weights_dtype"]:
         raise CannotSimulate("weight format not stated")
-    if reason := not_simulated(fields):
+    drafted = drafts.read(fields)
+    if reason := not_simulated(fields) or (drafted.reason if drafted else ""):
         raise CannotSimulate(reason)
     prompt, output = _tokens(fields, "isl"), _tokens(fields, "osl")
     found = settings(fields)
@@ -47,7 +48,7 @@ def scenario_text(case: Case) -> str:
     if found["weights"] == "int8":
         raise CannotSimulate("weights of 8-bit integers: no such products are simulated")
     formats = "".join(f", {key}: {_quoted(found[key])}" for key in FORMATS if key in found)
-    limits = "".join(f", {key}: {found[key]}" for key in LIMITS if key in found)
+    limits = "".join(f", {key}: {found[key]}" for key in LIMITS if key in found) + (f", speculative: {drafted.yaml()}" if drafted else "")
     repeats = _repeats(found)
     return (
         f"question: {_quoted(f'What does the published case {case.case_id} measure?')}\n"
