@@ -46,6 +46,21 @@ def test_errors_are_shown_without_contradictory_rows_too():
     assert text.consistent(pandas.DataFrame(rows[1:])) == ""
 
 
+def test_errors_of_cases_without_an_inferred_setting_stand_beside_those_of_all():
+    rows = [{"metric": metric, "inferred": inferred, "error": error} for metric, inferred, error in
+            (("TPOT", 0, 0.1), ("TPOT", 2, 0.9), ("TTFT", 1, 0.4))]  # fmt: skip
+    lines = {line.split()[0]: line.split() for line in text.all_cases(pandas.DataFrame(rows)).splitlines()[2:]}
+    assert (lines["TPOT"][1:3], lines["TPOT"][-2:]) == (["2", "50.0"], ["1", "10.0"])
+    assert (lines["TTFT"][1:3], lines["TTFT"][-1]) == (["1", "40.0"], "0")
+
+
+def test_json_has_the_errors_of_cases_without_an_inferred_setting(tmp_path):
+    rows = [scorecard_rows.row(), scorecard_rows.row(id="MADE-2", case_id="b", engine_version="")]
+    errors = json.loads(run(scorecard_rows.write(tmp_path / "cases.csv", rows), 1))["errors"]
+    assert [row["cases"] for row in errors["metric"]] == [2]
+    assert [row["cases"] for row in errors["metric, no setting inferred"]] == [1]
+
+
 def test_only_rows_of_the_table_are_called_contradictory():
     assert rules.contradiction({"family": "IXPOS"})
     assert not rules.contradiction({"family": "SILIX"})

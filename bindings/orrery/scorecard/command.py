@@ -53,6 +53,7 @@ def to_dict(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         if errors.empty
         else {
             "metric": _records(statistics.errors_by(errors, "metric")),
+            "metric, no setting inferred": _records(statistics.errors_by(statistics.from_evidence(errors), "metric")),
             " x ".join(keys): _records(statistics.errors_by(errors, *keys)),
             **{f"metric x {c}": _records(statistics.errors_by(errors, "metric", c)) for c in ("family", "quality")},
         },

@@ -156,7 +156,7 @@ def tables(outcomes: Sequence[Outcome], errors: pandas.DataFrame) -> list[dict[s
     """Every table of the terminal, and the nested one: title, header, rows of text, number of leading text columns."""
     figures = ("cases", "MAPE %", "median %", "p90 %", "bias %")
 
-    def of(*columns: str) -> list[tuple[str, ...]]:
+    def of(*columns: str, errors: pandas.DataFrame = errors) -> list[tuple[str, ...]]:
         return [
             (
                 *(str(row[c]) for c in columns),
@@ -168,6 +168,9 @@ def tables(outcomes: Sequence[Outcome], errors: pandas.DataFrame) -> list[dict[s
         ]
 
     found = [{"title": "All cases", "header": ("metric", *figures), "rows": of("metric"), "text": 1}]
+    sure = statistics.from_evidence(errors)
+    if len(sure):
+        found.append({"title": "Cases of which no setting is inferred", "header": ("metric", *figures), "rows": of("metric", errors=sure), "text": 1})
     for column in ("engine", "model", "parallelism", "phase", "family", "quality"):
         found.append(
             {"title": f"By {column}", "header": ("metric", column, *figures), "rows": of("metric", column), "text": 2}

@@ -102,6 +102,11 @@ def errors_by(errors: pandas.DataFrame, *columns: str) -> pandas.DataFrame:
     ).reset_index()
 
 
+def from_evidence(errors: pandas.DataFrame) -> pandas.DataFrame:
+    """Rows of cases all of whose settings are stated, of a script, of the engine's release or of a rule with its document."""
+    return errors[errors["inferred"] == 0]
+
+
 def rankings(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
     """How the simulator orders parallelisms that were measured under equal load.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import pandas
 
@@ -13,6 +14,7 @@ from .outcomes import Comparison, Outcome
 
 # Metrics side by side in the tables by group; every metric stands in the first table.
 MAIN = ("TTFT", "TPOT", "prefill time", "decode time", "output throughput")
+FIGURES = ("cases", "MAPE %", "median %", "p90 %", "bias %")
 BASES = ("measured", "interpolated", "roofline")
 COVERED_GPUS = ("h100", "h200", "h800", "h20", "a100", "b200")
 
@@ -22,7 +24,7 @@ def render(outcomes: Sequence[Outcome]) -> str:
     errors = statistics.table(outcomes)
     parts = [coverage(outcomes)]
     if not errors.empty:
-        parts += ["Errors of all cases\n" + full_table(statistics.errors_by(errors, "metric"), "metric")]
+        parts += [all_cases(errors)]
         parts += [consistent(errors)]
         parts += [
             grouped(errors, column)
@@ -82,21 +84,26 @@ def percent(value: float, *, signed: bool = False) -> str:
     return f"{rounded:+.1f}" if signed else f"{rounded:.1f}"
 
 
+def all_cases(errors: pandas.DataFrame) -> str:
+    """Errors by metric, and beside them those of cases of which no setting is inferred (docs/accuracy.md)."""
+    sure = statistics.errors_by(statistics.from_evidence(errors), "metric").set_index("metric")
+    rows = [
+        (row["metric"], *_figures(row), *((f"{sure.loc[row['metric'], 'cases']:,}", percent(sure.loc[row["metric"], "mape"]))
+                                          if row["metric"] in sure.index else ("0", "")))
+        for row in statistics.errors_by(errors, "metric").to_dict("records")
+    ]  # fmt: skip
+    header = ("metric", *FIGURES, "nothing inferred", "MAPE %")
+    return f"Errors of all cases, and of those of which no setting is inferred\n{aligned(header, rows, right=range(1, len(header)))}"
+
+
+def _figures(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (f"{row['cases']:,}", *(percent(row[name]) for name in ("mape", "median", "p90")), percent(row["bias"], signed=True))
+
+
 def full_table(table: pandas.DataFrame, *names: str) -> str:
     """Number of cases and the four error figures in percent, behind the grouping columns."""
-    rows = [
-        (
-            *(str(row[name]) for name in names),
-            f"{row['cases']:,}",
-            percent(row["mape"]),
-            percent(row["median"]),
-            percent(row["p90"]),
-            percent(row["bias"], signed=True),
-        )
-        for row in table.to_dict("records")
-    ]
-    columns = range(len(names), len(names) + 5)
-    return aligned((*names, "cases", "MAPE %", "median %", "p90 %", "bias %"), rows, right=columns)
+    rows = [(*(str(row[name]) for name in names), *_figures(row)) for row in table.to_dict("records")]
+    return aligned((*names, *FIGURES), rows, right=range(len(names), len(names) + len(FIGURES)))
 
 
 def consistent(errors: pandas.DataFrame) -> str:
