@@ -171,8 +171,10 @@ class BufferPlanner {
     const auto& slots = kernel_spec(kernel->kernel).slots;
     if (std::ranges::none_of(slots, &Slot::is_in_parts)) return;
     std::vector<TensorId> parts;
-    std::ranges::copy_if(op.reads, std::back_inserter(parts),
-                         [&](TensorId id) { return is_placed(id); });
+    // Gathered weights, which both halves of a step may read, are no part of the rows.
+    std::ranges::copy_if(op.reads, std::back_inserter(parts), [&](TensorId id) {
+      return is_placed(id) && tensor(id).role != TensorRole::kWeight;
+    });
     joins_.add(op, parts);
   }
 

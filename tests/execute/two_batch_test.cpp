@@ -62,11 +62,13 @@ void expect_logits_of_halves(const ModelConfig& model, const std::vector<Mesh>& 
 }
 
 TEST(ReferenceTwoBatch, HalvesGiveTheLogitsOfOneRank) {
-  expect_logits_of_halves(testing::tiny_llama(), {{.tp = 2},
-                                                  {.tp = 4},
-                                                  {.tp = 2, .sp = true},
-                                                  {.dp = 2, .tp = 2},
-                                                  {.tp = 2, .split_all_reduce = true}});
+  expect_logits_of_halves(testing::tiny_llama(),
+                          {{.tp = 2},
+                           {.tp = 4},
+                           {.tp = 2, .sp = true},
+                           {.dp = 2, .tp = 2},
+                           {.tp = 2, .split_all_reduce = true},
+                           {.dp = 2, .tp = 2, .o_proj = OProjection::kSharded}});
 }
 
 TEST(ReferenceTwoBatch, HalvesOfRoutedLayersGiveTheLogitsOfOneRank) {
@@ -78,6 +80,7 @@ TEST(ReferenceTwoBatch, HalvesOfRoutedLayersGiveTheLogitsOfOneRank) {
        {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager},
        {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kEager, .split_shared_expert = false},
        {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph},
+       {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph, .o_proj = OProjection::kSharded},
        {.dp = 2, .tp = 2, .ep = 4, .sp = true, .expert_comm = ExpertComm::kEager}});
 }
 

@@ -110,6 +110,26 @@ TEST(PlanBuffers, NothingAliveOverlapsInPlansOfSmallModels) {
   }
 }
 
+// Both halves of a step multiply by weights that are gathered in between, beside rows of their own.
+TEST(PlanBuffers, NothingAliveOverlapsWhereHalvesReadGatheredWeights) {
+  for (const ModelConfig& model : {testing::small_llama(), testing::small_deepseek()}) {
+    for (const Batch& batch : {kDecode, kMixed}) {
+      const Plan whole = lower(model, batch, {.moe_design = MoeDesign::kShuffling});
+      for (Mesh mesh : {Mesh{.dp = 2, .tp = 2, .o_proj = OProjection::kSharded},
+                        Mesh{.dp = 2,
+                             .tp = 2,
+                             .num_micro_batches = 2,
+                             .o_proj = OProjection::kSharded,
+                             .two_batch_overlap = true}}) {
+        mesh.ep = model.num_experts > 0 ? 4 : 1;
+        mesh.expert_comm = ExpertComm::kGraph;
+        const Plan plan = parallelize(whole, mesh);
+        for (int rank = 0; rank < plan.num_ranks(); ++rank) expect_no_overlap(plan, rank);
+      }
+    }
+  }
+}
+
 TEST(PlanBuffers, PartsOfOneInputFollowEachOtherInPlansOfModels) {
   int num_joined = 0;
   for (const Mesh& mesh : kMeshes) {
