@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/parallel/rewrite.h"
+
 namespace orrery {
 
 namespace {
@@ -24,20 +26,75 @@ void check_hosts_of_copies(const Mesh& mesh, const MachineSetting& setting) {
   }
 }
 
-// Whether the design can dispatch rows as each mesh says.
-void check_dispatch(const Scenario& scenario) {
-  const auto check = [design = scenario.moe.design](const Mesh& mesh) {
-    if (design == MoeDesign::kPersistent) {
-      check_persistent_mesh(mesh);
-    } else {
-      check_expert_comm(mesh, design == MoeDesign::kFused);
+// A mesh, and where the file says it.
+struct PlacedMesh {
+  const Mesh& mesh;
+  const MachineSetting& setting;  // of its experts
+  std::string path;
+  const YamlNode* node;  // null where the file leaves it out
+};
+
+std::vector<PlacedMesh> placed_meshes(const Reader& root, const Scenario& scenario) {
+  if (!scenario.disaggregation) {
+    return {{scenario.mesh, ffn_setting(scenario), "placement", root.node().find("placement")}};
+  }
+  const YamlNode& node = root.at("disaggregation");
+  const Disaggregation& placed = *scenario.disaggregation;
+  return {{placed.prefill.placement.mesh, prefill_setting(scenario), "disaggregation.prefill",
+           node.find(kPrefillSide)},
+          {scenario.mesh, scenario, "disaggregation.decode", node.find(kDecodeSide)}};
+}
+
+// Nobody has written `all_to_all`, which is of another design.
+void check_default_comm(const Mesh& seen) {
+  if (seen.dp == 1) return;
+  throw std::invalid_argument(
+      "expert_comm is not said, and its default, all_to_all, dispatches rows of a fused moe op; "
+      "expected expert_comm: eager, graph, tokens, dedup, dedup_graph or copies for design "
+      "shuffling" +
+      (seen.ep % seen.dp == 0 ? "" : ", with ep: " + std::to_string(seen.dp)) +
+      ", or moe: {design: fused}");
+}
+
+// Whether the design can dispatch rows as the mesh says.
+void check_dispatch(MoeDesign design, const PlacedMesh& placed) {
+  const Mesh& mesh = placed.mesh;
+  if (design == MoeDesign::kPersistent) {
+    check_persistent_mesh(mesh);
+  } else {
+    // Rows that are dealt out over cp are dispatched as those of data-parallel ranks.
+    const Mesh seen = mesh.cp_decodes == CpDecodes::kDealt ? weights_mesh(mesh) : mesh;
+    const bool is_fused = design == MoeDesign::kFused;
+    const bool says_comm = placed.node != nullptr && placed.node->find("expert_comm") != nullptr;
+    if (!is_fused && !says_comm) check_default_comm(seen);
+    check_expert_comm(mesh, is_fused);
+    if (seen.dp != mesh.dp) check_expert_comm(seen, is_fused);
+  }
+  check_hosts_of_copies(mesh, placed.setting);
+}
+
+void check_dispatches(const Reader& root, const Scenario& scenario) {
+  for (const PlacedMesh& placed : placed_meshes(root, scenario)) {
+    try {
+      check_dispatch(scenario.moe.design, placed);
+    } catch (const std::invalid_argument& error) {
+      fail_at(placed.node == nullptr ? root.node().where : placed.node->where,
+              placed.path + ": " + error.what());
     }
-  };
-  check(scenario.mesh);
-  check_hosts_of_copies(scenario.mesh, ffn_setting(scenario));
-  if (!scenario.disaggregation) return;
-  check(scenario.disaggregation->prefill.placement.mesh);
-  check_hosts_of_copies(scenario.disaggregation->prefill.placement.mesh, prefill_setting(scenario));
+  }
+}
+
+// Experts that there are not are not exchanged.
+void check_no_dispatch(const Reader& root, const Scenario& scenario) {
+  for (const PlacedMesh& placed : placed_meshes(root, scenario)) {
+    if (placed.mesh.expert_comm == ExpertComm::kAllToAll) continue;
+    const auto name = kExpertCommNames[static_cast<std::size_t>(placed.mesh.expert_comm)];
+    fail_at(placed.node->find("expert_comm")->where,
+            placed.path + ".expert_comm: found " + std::string(name) + ", but model \"" +
+                scenario.model_config.name +
+                "\" has no routed experts, between which rows would travel; expected placement "
+                "without expert_comm");
+  }
 }
 
 // On all meshes, each of which must take them.
@@ -149,6 +206,7 @@ void read_experts(const Reader& root, const std::filesystem::path& directory, Sc
       fail_at(root.at("model").find("expert_load")->where,
               "model.expert_load: " + none + " whose load could be given");
     }
+    check_no_dispatch(root, scenario);
     scenario.moe = {};
     return;
   }
@@ -157,11 +215,7 @@ void read_experts(const Reader& root, const std::filesystem::path& directory, Sc
   } catch (const std::invalid_argument& error) {
     root.fail(root.has("moe") ? "moe" : "engine", error.what());
   }
-  try {
-    check_dispatch(scenario);
-  } catch (const std::invalid_argument& error) {
-    root.fail(scenario.disaggregation ? "disaggregation" : "placement", error.what());
-  }
+  check_dispatches(root, scenario);
   try {
     LoweringOptions options{.precision = scenario.precision};
     set_moe(scenario.moe, options);

@@ -199,7 +199,9 @@ TEST_F(ScenarioTest, experts_lie_where_the_placement_says) {
       EXPECT_NE(std::string(error.what()).find(problem), std::string::npos) << error.what();
     }
   };
-  says("dp: 16, ep: 16", "expected eager, graph, tokens, dedup, dedup_graph or copies");
+  says("dp: 16, ep: 16", "expert_comm is not said");
+  says("dp: 16, ep: 16, expert_comm: all_to_all",
+       "expected eager, graph, tokens, dedup, dedup_graph or copies");
   says("dp: 16, ep: 16, expert_comm: dedup", "expected two levels");
   says("dp: 16, ep: 8, expert_comm: eager", "expected a multiple of dp");
   says(flow + ", num_redundant_experts: 3", "does not divide the 256 routed and 3 redundant");
