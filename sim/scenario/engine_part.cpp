@@ -98,6 +98,12 @@ void read_engine(const YamlNode* node, const YamlNode& root, const std::filesyst
       default_engine(scenario, workload != nullptr && workload->find("offline") != nullptr);
   EngineConfig& engine = scenario.engine;
   read_config(reader, engine_fields(), engine);
+  if (engine.dp_balance_batching_wait_iters > 0 && engine.dp_balance_timeout_iters == 0) {
+    reader.fail("dp_balance_batching_wait_iters",
+                "found " + std::to_string(engine.dp_balance_batching_wait_iters) +
+                    " without dp_balance_timeout_iters, with which alone prompts wait for each "
+                    "other; expected dp_balance_timeout_iters of at least 1 beside it, or 0");
+  }
   read_graphs(reader, scenario.engine_profile);
   if (reader.has("speculative")) read_speculative_part(reader, directory, scenario);
   if (!reader.has("max_num_seqs")) limit_seats(scenario);

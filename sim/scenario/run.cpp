@@ -103,6 +103,28 @@ void warn_of_sides(const Scenario& scenario, std::vector<std::string>& warnings,
   }
 }
 
+// What the engine does between data-parallel ranks, where there is one alone.
+void warn_of_lone_ranks(const Scenario& scenario, std::vector<std::string>& warnings) {
+  const bool has_ranks =
+      scenario.mesh.dp > 1 ||
+      (scenario.disaggregation && scenario.disaggregation->prefill.placement.mesh.dp > 1);
+  if (has_ranks) return;
+  const EngineConfig& engine = scenario.engine;
+  const auto warn = [&](const std::string& what, const std::string& why) {
+    warnings.push_back("engine." + what +
+                       " is passed over: no replica has data-parallel ranks (dp " +
+                       "of 2 or more) " + why);
+  };
+  if (engine.dp_router != scenario.engine_profile.engine.dp_router) {
+    warn("dp_router " + std::string(kDpRouterNames[static_cast<std::size_t>(engine.dp_router)]),
+         "to choose from");
+  }
+  if (engine.dp_balance_timeout_iters > 0) {
+    warn("dp_balance_timeout_iters " + std::to_string(engine.dp_balance_timeout_iters),
+         "whose prompts would wait for each other");
+  }
+}
+
 // What the reader of a result should know besides its numbers.
 std::vector<std::string> warnings_of(const Scenario& scenario) {
   std::vector<std::string> warnings;
@@ -127,6 +149,7 @@ std::vector<std::string> warnings_of(const Scenario& scenario) {
                        " is more than the " + std::to_string(positions) +
                        " positions that the model was trained for");
   }
+  warn_of_lone_ranks(scenario, warnings);
   warn_of_sides(scenario, warnings, warnings_of_machine);
   if (scenario.disaggregation && !scenario.disaggregation->unused_machine.empty()) {
     warnings.push_back("machine " + scenario.disaggregation->unused_machine +
