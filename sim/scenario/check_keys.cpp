@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "sim/scenario/keys.h"
-#include "sim/units/nearest.h"
 #include "sim/units/shown.h"
 
 namespace orrery {
@@ -80,9 +79,8 @@ void find_problems(const YamlNode& node, const std::string& path, const Section&
       find_problems_of(entry.value, path.empty() ? entry.key : path + "." + entry.key, *key,
                        problems);
     } else {
-      problems.push_back({entry.where, prefix + "unknown key '" + shown(entry.key) +
-                                           "' (did you mean '" + nearest(entry.key, known) +
-                                           "'?)"});
+      problems.push_back({entry.where, prefix + "unknown key '" + shown(entry.key) + "' (" +
+                                           instead_of(entry.key, known) + ")"});
     }
   }
   if (num_missing > 0) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "sim/scenario/key_tables.h"
+#include "sim/units/nearest.h"
 
 namespace orrery {
 namespace {
@@ -39,6 +40,15 @@ std::vector<std::string_view> key_names(std::string_view of) {
   std::vector<std::string_view> found;
   for (const Key& key : find_section(of).keys) found.push_back(key.name);
   return found;
+}
+
+std::string instead_of(std::string_view found, std::span<const std::string_view> known) {
+  for (const std::string_view section : {"engine", "placement", "moe", "model"}) {
+    const std::vector<std::string_view> names = key_names(section);
+    if (std::ranges::find(names, found) == names.end()) continue;
+    return "that is a key of " + std::string(section);
+  }
+  return "did you mean '" + nearest(found, known) + "'?";
 }
 
 }  // namespace orrery

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -73,5 +74,9 @@ std::span<const Section> sections();
 const Section& find_section(std::string_view name);
 // The names of its keys, as a Reader takes them.
 std::vector<std::string_view> key_names(std::string_view section);
+// What to write in place of `found`, which is none of the keys `known`, in words: where it is to
+// the letter a key of a scenario's engine, placement, moe or model, that; else the nearest of
+// `known`.
+std::string instead_of(std::string_view found, std::span<const std::string_view> known);
 
 }  // namespace orrery

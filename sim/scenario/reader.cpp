@@ -5,6 +5,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "sim/scenario/keys.h"
 #include "sim/units/nearest.h"
 #include "sim/units/shown.h"
 
@@ -47,8 +48,10 @@ Reader::Reader(const YamlNode& node, std::string path, const std::vector<std::st
   }
   for (const YamlNode::Entry& entry : node.entries) {
     if (std::ranges::find(known, entry.key) == known.end()) {
-      fail_at(entry.where, name + "unknown key '" + shown(entry.key) + "'" +
-                               suggestion(entry.key, known) + " Known keys: " + join(known));
+      const std::string instead = known.empty() ? "" : "; " + instead_of(entry.key, known);
+      fail_at(entry.where, name + "unknown key '" + shown(entry.key) + "'" + instead +
+                               (instead.ends_with('?') ? " " : ". ") +
+                               "Known keys: " + join(known));
     }
   }
 }

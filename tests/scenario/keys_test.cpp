@@ -21,6 +21,15 @@ std::string problems_of(std::string_view text) {
   }
 }
 
+TEST(Keys, AKeyOfAnotherSectionIsNamedAsThat) {
+  EXPECT_NE(problems_of("{disaggregation: {prefill: {block_size: 32}, decode: {max_model_len: 9}}}")
+                .find("disaggregation.prefill: unknown key 'block_size' (that is a key of engine)"),
+            std::string::npos);
+  EXPECT_EQ(instead_of("block_size", key_names("side")), "that is a key of engine");
+  EXPECT_EQ(instead_of("num_micro_batches", key_names("engine")), "that is a key of placement");
+  EXPECT_EQ(instead_of("tpp", key_names("side")), "did you mean 'tp'?");
+}
+
 TEST(Keys, EverySectionThatAKeyNamesIsThereAndNoKeyStandsTwice) {
   std::set<std::string_view> known;
   for (const Section& section : sections()) {
