@@ -9,13 +9,13 @@
 #include <utility>
 #include <variant>
 
-#include "kernels/executable.h"
 #include "kernels/kernel_spec.h"
 #include "sim/memory/footprint.h"
 #include "sim/parallel/halves.h"
 #include "sim/parallel/rank_rows.h"
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/disaggregated_run.h"
+#include "sim/scenario/executable.h"
 #include "sim/scenario/step_limits.h"
 #include "sim/serve/executed_tiers.h"
 #include "sim/serve/megakernel_step.h"
@@ -56,129 +56,6 @@ std::vector<ValidationStep> steps_of_run(const Scenario& scenario, const RunResu
     steps.push_back({.name = step_name(mixed), .batch = mixed});
   }
   return steps;
-}
-
-// Throws ScenarioError naming the ops of its plans that no kernel here executes. Before steps are
-// known, those of a prefill and a decode on each data-parallel rank: they have every kind of op.
-void check_kernels(const Scenario& scenario) {
-  std::vector<ValidationStep> steps = scenario.validation.steps;
-  if (steps.empty()) {
-    const std::int64_t dp = scenario.mesh.dp;
-    const std::vector<PrefillChunk> chunks(static_cast<std::size_t>(dp), {.query = 16});
-    steps.push_back({.name = "prefill", .batch = {.prefill = chunks}});
-    steps.push_back({.name = "decode", .batch = {.num_decodes = dp, .decode_context = 16 * dp}});
-  }
-  for (const ValidationStep& step : steps) {
-    at_key(scenario, "model", [&] {
-      const std::vector<Refusal> refused = refusals(executed_plan(
-          scenario.model_config, step.batch, lowering_options(scenario), scenario.mesh));
-      if (refused.empty()) return;
-      throw std::invalid_argument("step '" + step.name +
-                                  "' has ops that cannot be executed on GPUs: " + to_text(refused));
-    });
-  }
-}
-
-// What is simulated here and could not be run as it is.
-// That GPUs move what is moved between the sides.
-void check_transfers(const Scenario& scenario) {
-  const Disaggregation& placed = *scenario.disaggregation;
-  if (placed.has_two_machines) {
-    throw std::invalid_argument(
-        "prefill and decode have machines of their own, which is simulated and not executed; "
-        "expected one machine, without prefill.machine and decode.machine");
-  }
-  const DType prefill = prefill_side(scenario).precision.kv_cache;
-  const DType decode = scenario.precision.kv_cache;
-  if (prefill != decode) {
-    throw std::invalid_argument("kv_cache is " + std::string(to_text(prefill)) +
-                                " for prefill and " + std::string(to_text(decode)) +
-                                " for decode, a cast that is simulated and not executed; expected "
-                                "the same on both sides");
-  }
-  if (placed.transfer.layerwise && placed.prefill.placement.mesh.two_batch_overlap) {
-    throw std::invalid_argument(
-        "transfer.layerwise beside two_batch_overlap of prefill is simulated and not executed; "
-        "expected one of them");
-  }
-}
-
-void check_executable(const Scenario& scenario) {
-  at_key(scenario, "engine", [&] {
-    if (scenario.speculative) {
-      throw std::invalid_argument(
-          "found speculative, which is simulated and not executed: leave it out");
-    }
-  });
-  at_key(scenario, "placement", [&] {
-    if (scenario.ffn) {
-      throw std::invalid_argument(
-          "found FFNs on a machine of their own (ffn), which is simulated and not executed; "
-          "expected ffn_instances on the machine of attention");
-    }
-    if (!scenario.mesh.expert_of_slot.empty() && scenario.moe.design == MoeDesign::kPersistent) {
-      throw std::invalid_argument(
-          "experts that have copies or lie in another order are executed with moe design "
-          "shuffling, "
-          "not persistent; expected design shuffling, or moe.experts in_order without "
-          "num_redundant_experts");
-    }
-    if (scenario.replicas != 1 && !scenario.disaggregation) {
-      throw std::invalid_argument("found " + std::to_string(scenario.replicas) +
-                                  " replicas; one is executed: set placement.replicas=1");
-    }
-  });
-  if (scenario.disaggregation) {
-    at_key(scenario, "disaggregation", [&] { check_transfers(scenario); });
-  }
-  if (!scenario.validation.serve) return;
-  at_key(scenario, "kv_cache", [&] {
-    if (const auto refusal = tiers_refusal(scenario.kv_tiers, scenario.mesh)) {
-      throw std::invalid_argument(*refusal + ": set validate.serve=false to leave it out");
-    }
-    if (!scenario.kv_tiers.tiers.empty() && scenario.disaggregation) {
-      throw std::invalid_argument(
-          "found a tier of KV blocks behind prefill and decode apart, which is simulated and not "
-          "executed: leave kv_cache out, or set validate.serve=false");
-    }
-  });
-  at_key(scenario, "autoscaling", [&] {
-    if (scenario.autoscaling) {
-      throw std::invalid_argument(
-          "found autoscaling, which is simulated and not executed: leave it out, or set "
-          "validate.serve=false");
-    }
-  });
-  at_key(scenario, "workload", [&] {
-    if (!make_workload(scenario.workload, scenario.seed).turns.empty()) {
-      throw std::invalid_argument(
-          "found sessions, whose turns wait for answers, and which are simulated and not executed: "
-          "set another workload, or validate.serve=false");
-    }
-  });
-  at_key(scenario, "engine", [&] {
-    // Prompts that share nothing are computed whole either way.
-    const bool is_apart = scenario.mesh.dp > 1 || scenario.disaggregation.has_value();
-    if (scenario.engine.enable_prefix_caching && is_apart &&
-        make_workload(scenario.workload, scenario.seed).hash_block_tokens > 0) {
-      throw std::invalid_argument(
-          "enable_prefix_caching is on, prompts of the workload share prefixes, and no cache of "
-          "them is executed over data-parallel ranks or where prefill and decode are apart: turn "
-          "it off, or set validate.serve=false");
-    }
-  });
-  const auto* offline = std::get_if<OfflineWorkload>(&scenario.workload.source);
-  at_key(scenario, "workload", [&] {
-    if (scenario.workload.drain_requests > 0) {
-      throw std::invalid_argument(
-          "drain_requests are left out of simulated figures alone: set workload.drain_requests=0, "
-          "or validate.serve=false");
-    }
-    if (offline != nullptr && offline->is_static_batch) {
-      throw std::invalid_argument(
-          "a static batch is not replayed on GPUs: use offline, or set validate.serve=false");
-    }
-  });
 }
 
 // Standard deviation of a step: copies of an op, and ops of equal shape, err alike.
@@ -388,16 +265,8 @@ Deployment deployment_of(const Scenario& scenario, const MemoryBudget& memory) {
 
 ValidationPrediction predict_validation(const Scenario& given, const Progress& progress) {
   check_executable(given);
-  at_key(given, "moe", [&] {
-    if (!given.moe.eplb && !given.expert_load.drift) return;
-    throw std::invalid_argument(
-        "experts that are placed anew (moe.eplb) and loads that drift (expert_load.drift) are "
-        "simulated and not executed; expected neither");
-  });
   // Steps are those of the decode side where it is apart.
   const Scenario scenario = given.disaggregation ? decode_side(given) : given;
-  check_kernels(scenario);
-  if (given.disaggregation) check_kernels(prefill_side(given));
   ValidationPrediction prediction;
   prediction.scenario = given;
   ValidationSpec& spec = prediction.scenario.validation;

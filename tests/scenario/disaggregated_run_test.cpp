@@ -258,8 +258,30 @@ TEST_F(DisaggregatedRunTest, EachDataParallelRankHasALinkOfItsOwn) {
             2U);
 }
 
+// What both sides say counts, not the model's format, which neither has.
+TEST_F(DisaggregatedRunTest, AlikeFormatsThatAreNotTheModelsAreExecuted) {
+  const auto refusal_of = [&](const std::string& overridden) {
+    try {
+      Scenario given =
+          scenario("{prefill: {kv_cache: bf16}, decode: {kv_cache: " + overridden + "}}");
+      given.precision.kv_cache = DType::kFp8;
+      given.disaggregation->prefill.kv_cache = DType::kBf16;
+      given.disaggregation->decode.kv_cache = parse_dtype(overridden);
+      predict_validation(given);
+    } catch (const ScenarioError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refusal_of("bf16"), "");
+  EXPECT_NE(refusal_of("fp8").find("kv_cache is bf16 for prefill and fp8 for decode, a cast"),
+            std::string::npos);
+}
+
 TEST_F(DisaggregatedRunTest, UnlikeSidesAreRefusedWhereTheyCannotBe) {
   EXPECT_THROW(predict_validation(scenario("{prefill: {}, decode: {kv_cache: fp8}}")),
+               ScenarioError);
+  EXPECT_THROW(predict_validation(scenario("{prefill: {weights: fp8}, decode: {}}")),
                ScenarioError);
   const auto refusal_of_windows = [&](const std::string& sides) {
     const std::string windows =
