@@ -21,7 +21,7 @@ Scenario side_of(const Scenario& scenario, const SidePlacement& side, std::strin
   own.side = name;
   own.replicas = side.placement.replicas;
   own.mesh = side.placement.mesh;
-  own.precision.kv_cache = side.kv_cache.value_or(own.precision.kv_cache);
+  own.precision = precision_of(side, own.precision);
   own.engine = engine_of(side, scenario.engine);
   return own;
 }

@@ -71,6 +71,10 @@ void check_transfers(const Scenario& scenario) {
                                 " simulated and not executed; expected the same on both sides");
   };
   require_alike("kv_cache", prefill.kv_cache, decode.kv_cache, "a cast that is");
+  require_alike("weights", prefill.weights, decode.weights, "which is");
+  require_alike("expert_weights", prefill.expert_weights.value_or(prefill.weights),
+                decode.expert_weights.value_or(decode.weights), "which is");
+  require_alike("activations", prefill.activations, decode.activations, "which is");
   if (placed.transfer.layerwise && placed.prefill.placement.mesh.two_batch_overlap) {
     throw std::invalid_argument(
         "transfer.layerwise beside two_batch_overlap of prefill is simulated and not executed; "

@@ -116,6 +116,12 @@ std::vector<const Mesh*> meshes_of(const Scenario& scenario) {
           &scenario.disaggregation->decode.placement.mesh};
 }
 
+std::vector<Precision> precisions_of(const Scenario& scenario) {
+  if (!scenario.disaggregation) return {scenario.precision};
+  return {precision_of(scenario.disaggregation->prefill, scenario.precision),
+          precision_of(scenario.disaggregation->decode, scenario.precision)};
+}
+
 // Tables of the fused op are of named distributions.
 void check_fused(const Reader& root, const Scenario& scenario) {
   if (!scenario.moe.eplb) return;
@@ -217,9 +223,11 @@ void read_experts(const Reader& root, const std::filesystem::path& directory, Sc
   }
   check_dispatches(root, scenario);
   try {
-    LoweringOptions options{.precision = scenario.precision};
-    set_moe(scenario.moe, options);
-    check_moe_design(scenario.model_config, options);
+    for (const Precision& precision : precisions_of(scenario)) {
+      LoweringOptions options{.precision = precision};
+      set_moe(scenario.moe, options);
+      check_moe_design(scenario.model_config, options);
+    }
   } catch (const std::invalid_argument& error) {
     root.fail(
         root.has("moe") ? "moe" : "engine",

@@ -20,6 +20,12 @@ namespace orrery {
 
 namespace {
 
+// Formats of what a side computes with, by key.
+constexpr std::array kSideFormats = {
+    std::pair(std::string_view("weights"), &SidePlacement::weights),
+    std::pair(std::string_view("expert_weights"), &SidePlacement::expert_weights),
+    std::pair(std::string_view("activations"), &SidePlacement::activations)};
+
 // `name` is the path of the mapping in the file.
 Placement read_mesh(const Reader& reader, const std::string& name, const ModelConfig& model) {
   Placement placement;
@@ -58,6 +64,9 @@ SidePlacement read_side(const YamlNode& node, const std::string& name, const Mod
   if (reader.has("kv_cache")) {
     const DType own = reader.convert("kv_cache", parse_dtype);
     if (own != kv_cache) side.kv_cache = own;
+  }
+  for (const auto& [key, member] : kSideFormats) {
+    if (reader.has(key)) side.*member = reader.convert(key, parse_dtype);
   }
   return side;
 }
@@ -218,6 +227,10 @@ std::string side_yaml(const SidePlacement& side, std::string_view name,
     text += "\n    gpu_memory_utilization: " + format_number(*side.gpu_memory_utilization);
   }
   if (side.kv_cache) text += "\n    kv_cache: " + std::string(to_text(*side.kv_cache));
+  for (const auto& [key, member] : kSideFormats) {
+    if (!(side.*member)) continue;
+    text.append("\n    ").append(key).append(": ").append(to_text(*(side.*member)));
+  }
   return text + "\n";
 }
 
@@ -327,6 +340,17 @@ std::string to_yaml(const Disaggregation& disaggregation, const MachineSetting& 
   }
   if (transfer.layerwise) text += "    layerwise: true\n";
   return text;
+}
+
+Precision precision_of(const SidePlacement& side, Precision precision) {
+  precision.kv_cache = side.kv_cache.value_or(precision.kv_cache);
+  precision.activations = side.activations.value_or(precision.activations);
+  if (side.weights) {
+    precision.weights = *side.weights;
+    precision.expert_weights.reset();
+  }
+  if (side.expert_weights) precision.expert_weights = side.expert_weights;
+  return precision;
 }
 
 EngineConfig engine_of(const SidePlacement& side, EngineConfig engine) {

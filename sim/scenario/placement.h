@@ -30,6 +30,11 @@ struct SidePlacement {
   std::optional<std::int64_t> max_num_batched_tokens;
   std::optional<double> gpu_memory_utilization;
   std::optional<DType> kv_cache;  // where it is not the model's
+  // Those of the model where they are not said; with `weights`, routed experts are in that format
+  // too unless `expert_weights` is said beside it.
+  std::optional<DType> weights;
+  std::optional<DType> expert_weights;
+  std::optional<DType> activations;
 };
 
 // How fast KV blocks move between two GPUs; what is not given is measured or the link's.
@@ -79,6 +84,8 @@ std::string to_yaml(const Disaggregation& disaggregation, const MachineSetting& 
 std::string machine_yaml(const MachineSetting& setting, const std::string& indent);
 std::string provider_yaml(const MachineSetting& setting, const std::string& indent);
 
+// The formats of `side`, of a model with `precision`.
+Precision precision_of(const SidePlacement& side, Precision precision);
 // `engine` with the limits of `side`.
 EngineConfig engine_of(const SidePlacement& side, EngineConfig engine);
 [[nodiscard]] int num_gpus(const Placement& placement);

@@ -26,6 +26,9 @@ std::vector<Section> placement_sections() {
        whole("max_num_batched_tokens", "as in engine, of this side", 1, kBillion),
        number("gpu_memory_utilization", "as in engine, of this side", 0, 1, /*is_above=*/true),
        choice("kv_cache", texts_until(DType::kInt32), "format of keys and values on this side"),
+       choice("weights", texts_until(DType::kInt32), "as in model, of this side"),
+       choice("expert_weights", texts_until(DType::kInt32), "as in model, of this side"),
+       choice("activations", texts_until(DType::kInt32), "as in model, of this side"),
        machine_key(
            "one of its own, GPUs of another kind; without it the scenario's, with the other "
            "side unless that has one"),

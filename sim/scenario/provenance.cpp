@@ -6,6 +6,7 @@
 #include <iterator>
 #include <string>
 
+#include "sim/scenario/disaggregated_run.h"
 #include "sim/scenario/reader.h"
 
 namespace orrery {
@@ -62,6 +63,12 @@ std::vector<std::pair<std::string, std::string>> provenance(const Scenario& scen
   add("orrery_version", ORRERY_VERSION);
   add("revision", revision(scenario.paths.root));
   add("precision", to_text(scenario.precision) + " (" + scenario.precision_source + ")");
+  if (scenario.disaggregation) {
+    for (const Scenario& side : {prefill_side(scenario), decode_side(scenario)}) {
+      if (side.precision == scenario.precision) continue;
+      add(side.side + "_precision", to_text(side.precision));
+    }
+  }
   const bool has_sides = scenario.disaggregation && scenario.disaggregation->prefill_setting;
   const std::string& prefill = has_sides ? prefill_setting(scenario).provider : scenario.provider;
   const std::string& ffn = ffn_setting(scenario).provider;

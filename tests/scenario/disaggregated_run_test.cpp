@@ -228,6 +228,37 @@ TEST_F(DisaggregatedRunTest, UnlikeFormatsMoveTheNarrowerOne) {
   EXPECT_EQ(to_yaml(load_scenario(write("again.yaml", to_yaml(unlike)), kPaths)), to_yaml(unlike));
 }
 
+// A side's own formats are those of its weights in memory and of its products; the other side is as
+// it was, and the same KV caches move.
+TEST_F(DisaggregatedRunTest, ASideHasWeightsOfItsOwnFormat) {
+  const RunResult alike = run_scenario(scenario(kPair));
+  const Scenario given =
+      scenario("{prefill: {tp: 1}, decode: {tp: 1, weights: fp8, activations: fp8}}");
+  const RunResult unlike = run_scenario(given);
+  EXPECT_EQ(prefill_side(given).precision, prefill_side(alike.scenario).precision);
+  EXPECT_EQ(decode_side(given).precision.weights, DType::kFp8);
+  EXPECT_EQ(decode_side(given).precision.activations, DType::kFp8);
+  EXPECT_EQ(unlike.disaggregated->prefill_memory.weights,
+            alike.disaggregated->prefill_memory.weights);
+  // 32 layers of (4096 + 1024) * 4096 * 2 of attention and 3 * 4096 * 14336 of the FFN: a byte less
+  // of each, but for scales.
+  const double linear = 32.0 * (2 * 5120.0 * 4096 + 3 * 4096.0 * 14336);
+  EXPECT_NEAR((alike.memory.weights - unlike.memory.weights).value() / linear, 1, 1e-3);
+  EXPECT_EQ(unlike.service.requests[0].transfer_bytes, alike.service.requests[0].transfer_bytes);
+  EXPECT_EQ(unlike.service.requests[0].prefill_end, alike.service.requests[0].prefill_end);
+  EXPECT_LT(unlike.service.metrics.tpot_s.mean, alike.service.metrics.tpot_s.mean);
+  EXPECT_EQ(to_yaml(load_scenario(write("again.yaml", to_yaml(given)), kPaths)), to_yaml(given));
+}
+
+TEST_F(DisaggregatedRunTest, WeightsOfASideAreThoseOfItsExpertsUnlessTheseAreSaid) {
+  const Precision model{.weights = DType::kFp8, .expert_weights = DType::kMxfp4};
+  EXPECT_EQ(precision_of({}, model), model);
+  EXPECT_EQ(precision_of({.weights = DType::kBf16}, model), Precision{});
+  EXPECT_EQ(precision_of({.weights = DType::kBf16, .expert_weights = DType::kFp8}, model),
+            (Precision{.expert_weights = DType::kFp8}));
+  EXPECT_EQ(precision_of({.activations = DType::kFp8}, model).expert_weights, DType::kMxfp4);
+}
+
 // One request at a time: all of 32 layers but the last have moved when the prompt ends.
 TEST_F(DisaggregatedRunTest, LayerwiseTheLastLayerIsWaitedFor) {
   const std::string link = ", transfer: {rate: 100 GB/s, latency: 0 s, layerwise: ";

@@ -112,6 +112,7 @@ def plan_of(run: FinishedRun, model: str | None = None) -> Plan:
         if machines:
             raise ValueError(f"{run.name}: found prefill on {machines[0]} and decode on {machines[-1]}, machines of their own, and what is"
                              " written here asks for one kind of GPU; expected a run on one machine")  # fmt: skip
+    _check_one_checkpoint(scenario)
     if "sessions" in scenario["workload"]:
         raise ValueError(f"{run.name}: found sessions, which the benchmarks written here do not replay; expected a run of another workload")
     machine = _machine(str(scenario["machine"]["name"]))
@@ -191,6 +192,16 @@ def _kv_cache(scenario: Mapping[str, Any]) -> str:
             f"prefill keeps KV caches in {prefill} and decode in {decode}, and engines send them as they are; expected one kv_cache on both sides"
         )
     return prefill
+
+
+def _check_one_checkpoint(scenario: Mapping[str, Any]) -> None:
+    """Sides with formats of their own would load checkpoints of their own, which no option here names."""
+    for side in ("prefill", "decode"):
+        of_side = scenario.get("disaggregation", {}).get(side, {})
+        if own := [key for key in ("weights", "expert_weights", "activations") if key in of_side]:
+            raise ValueError(
+                f"{side} has {own[0]} of its own, {of_side[own[0]]}, which is a checkpoint of its own; expected the formats of model on both sides"
+            )
 
 
 def _checkpoint(model: Mapping[str, Any], name: str | None, kv_cache: str) -> Checkpoint:
