@@ -1,10 +1,12 @@
 // Columns of a simulated service's requests and steps.
 
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <vector>
 
 #include "bindings/bind.h"
+#include "sim/serve/records_csv.h"
 #include "sim/serve/serve.h"
 
 namespace orrery::bindings {
@@ -116,6 +118,13 @@ py::dict step_columns(const ServiceResult& service) {
         column<double>(rows, [](const Record& r) { return r.longest_wait.value(); });
     columns["token_balance"] =
         column<double>(rows, [](const Record& r) { return r.token_balance; });
+    columns["time_balance"] = column<double>(rows, [](const Record& r) { return r.time_balance; });
+    for (std::size_t rank = 0; rank < service.metrics.ranks->wait.size(); ++rank) {
+      columns[rank_wait_column(rank).c_str()] = column<double>(rows, [rank](const Record& r) {
+        return rank < r.rank_wait.size() ? r.rank_wait[rank].value()
+                                         : std::numeric_limits<double>::quiet_NaN();
+      });
+    }
   }
   return columns;
 }

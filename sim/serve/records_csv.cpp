@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <ostream>
 #include <sstream>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -119,12 +120,18 @@ void write_requests_csv(const ServiceResult& service, std::ostream& out) {
   }
 }
 
+std::string rank_wait_column(std::size_t rank) {
+  return "rank_" + std::to_string(rank) + "_wait_s";
+}
+
 void write_steps_csv(const ServiceResult& service, std::ostream& out) {
   const bool has_ranks = service.metrics.ranks.has_value();
   std::string header =
       "replica,start_s,duration_s,num_steps,prefill_tokens,num_prefills,num_decodes,"
       "decode_context,num_waiting,kv_blocks_used";
-  if (has_ranks) header += ",mean_wait_s,longest_wait_s,token_balance";
+  const std::size_t num_ranks = has_ranks ? service.metrics.ranks->wait.size() : 0;
+  if (has_ranks) header += ",mean_wait_s,longest_wait_s,token_balance,time_balance";
+  for (std::size_t rank = 0; rank < num_ranks; ++rank) header += "," + rank_wait_column(rank);
   CsvWriter csv(header, out);
   for_each_step(service, [&](const StepRecord& step) {
     csv.add(std::int64_t{step.replica});
@@ -140,6 +147,14 @@ void write_steps_csv(const ServiceResult& service, std::ostream& out) {
     if (has_ranks) csv.add(step.mean_wait);
     if (has_ranks) csv.add(step.longest_wait);
     if (has_ranks) csv.add(step.token_balance);
+    if (has_ranks) csv.add(step.time_balance);
+    for (std::size_t rank = 0; rank < num_ranks; ++rank) {
+      if (rank < step.rank_wait.size()) {
+        csv.add(step.rank_wait[rank]);
+      } else {
+        csv.add_empty();
+      }
+    }
     csv.end_row();
   });
 }

@@ -469,11 +469,18 @@ void Replica::record(const Flight& flight) {
     // Rounding may leave less than none.
     record.mean_wait = std::max(record.duration - mean, Seconds(0));
     record.longest_wait = std::max(record.duration - std::ranges::min(ranks), Seconds(0));
+    if (record.duration > Seconds(0)) {
+      record.time_balance = std::min(mean / record.duration, 1.0);
+    }
+    record.rank_wait.reserve(ranks.size());
+    for (const Seconds& busy : ranks) {
+      record.rank_wait.push_back(std::max(record.duration - busy, Seconds(0)));
+    }
   }
   if (step_store_) {
     step_store_->append(record);
   } else {
-    steps_.push_back(record);
+    steps_.push_back(std::move(record));
   }
 }
 

@@ -249,7 +249,9 @@ struct StepRecord {
   // How long data-parallel ranks wait for the slowest, over all num_steps.
   Seconds mean_wait;
   Seconds longest_wait;
-  double token_balance = 1;  // of their tokens, mean over most
+  double token_balance = 1;        // of their tokens, mean over most
+  double time_balance = 1;         // of their times, mean over slowest
+  std::vector<Seconds> rank_wait;  // of each; empty of one rank, or where it is not known
 };
 
 struct Quantiles {

@@ -95,12 +95,16 @@ void StepStore::append(const StepRecord& step) {
   pack(stream.tail, step.start.value());
   pack(stream.tail, step.duration.value());
   for (const auto count : kCounts) pack(stream.tail, step.*count);
-  const bool has_waits = step.longest_wait > Seconds(0) || step.token_balance < 1;
-  pack(stream.tail, std::int64_t{has_waits});
+  // 0: nothing that ranks differ in; else one more than the ranks whose waits are known.
+  const std::int64_t waits = std::ssize(step.rank_wait);
+  const bool has_waits = waits > 0 || step.token_balance < 1;
+  pack(stream.tail, has_waits ? waits + 1 : 0);
   if (has_waits) {
     pack(stream.tail, step.mean_wait.value());
     pack(stream.tail, step.longest_wait.value());
     pack(stream.tail, step.token_balance);
+    pack(stream.tail, step.time_balance);
+    for (const Seconds& wait : step.rank_wait) pack(stream.tail, wait.value());
   }
   ++size_;
   if (stream.tail.size() >= block_bytes_) flush(stream);
@@ -139,14 +143,17 @@ class StepStore::Cursor {
     unpack(from_, step_.start);
     unpack(from_, step_.duration);
     for (const auto count : kCounts) unpack(from_, step_.*count);
-    std::int64_t has_waits = 0;
-    unpack(from_, has_waits);
+    std::int64_t waits = 0;
+    unpack(from_, waits);
     step_.mean_wait = step_.longest_wait = Seconds(0);
-    step_.token_balance = 1;
-    if (has_waits != 0) {
+    step_.token_balance = step_.time_balance = 1;
+    step_.rank_wait.resize(static_cast<std::size_t>(std::max<std::int64_t>(waits - 1, 0)));
+    if (waits > 0) {
       unpack(from_, step_.mean_wait);
       unpack(from_, step_.longest_wait);
       unpack(from_, step_.token_balance);
+      unpack(from_, step_.time_balance);
+      for (Seconds& wait : step_.rank_wait) unpack(from_, wait);
     }
     return true;
   }

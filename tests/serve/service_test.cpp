@@ -3,6 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "sim/serve/records_csv.h"
+#include "sim/serve/step_store.h"
 #include "tests/serve/fake_steps.h"
 
 namespace orrery {
@@ -329,6 +335,17 @@ TEST(Service, EachDataParallelRankHasItsOwnBudget) {
   EXPECT_EQ(batches[1].prefill.size(), 8U);
 }
 
+TEST(Service, StepsOutsideOfMemoryHaveTheWaitsOfTheirRanks) {
+  ServiceConfig config = small_service();
+  config.num_dp_ranks = 3;
+  const Workload workload = testing::random_workload(5, 40);
+  const std::string inside = steps_csv(serve_fake(workload, config));
+  EXPECT_NE(inside.find(",time_balance,rank_0_wait_s,rank_1_wait_s,rank_2_wait_s\n"),
+            std::string::npos);
+  config.step_store = std::make_shared<StepStore>(std::filesystem::temp_directory_path(), 1);
+  EXPECT_EQ(steps_csv(serve_fake(workload, config)), inside);
+}
+
 TEST(Service, RanksWaitForTheSlowest) {
   // 60 tokens beside 4: 10 + 60 ms, of which the second rank waits 56; then 10 ms each.
   ServiceConfig config = small_service();
@@ -346,6 +363,11 @@ TEST(Service, RanksWaitForTheSlowest) {
   EXPECT_NEAR(result.steps[1].longest_wait.value(), 0, kTolerance);
   EXPECT_NEAR(result.steps[0].token_balance, 64.0 / (2 * 60), kTolerance);
   EXPECT_EQ(result.steps[1].token_balance, 1);
+  ASSERT_EQ(result.steps[0].rank_wait.size(), 2U);
+  EXPECT_NEAR(result.steps[0].rank_wait[0].value(), 0, kTolerance);
+  EXPECT_NEAR(result.steps[0].rank_wait[1].value(), 0.056, kTolerance);
+  EXPECT_NEAR(result.steps[0].time_balance, (0.070 + 0.014) / 2 / 0.070, kTolerance);
+  EXPECT_NEAR(result.steps[1].time_balance, 1, kTolerance);
   ASSERT_TRUE(result.metrics.ranks.has_value());
   EXPECT_NEAR(result.metrics.ranks->balance, (0.070 + 0.014 + 2 * 0.020) / 2 / 0.090, kTolerance);
   EXPECT_NEAR(result.metrics.ranks->wait[0].value(), 0, kTolerance);
