@@ -12,6 +12,7 @@
 #include "kernels/kernel_spec.h"
 #include "sim/des/network_simgrid.h"
 #include "sim/plan/plan.h"
+#include "sim/scenario/executable.h"
 #include "sim/scenario/validation.h"
 
 namespace orrery::bindings {
@@ -132,6 +133,15 @@ void bind_validation(py::module_& module) {
   module.def("predict_validation", &predict_reporting, py::arg("scenario"),
              py::arg("progress") = py::none(),
              "Predicts the steps that the scenario's `validate:` names, and its service.");
+  module.def(
+      "check_executed_step",
+      [](const Scenario& scenario, const Batch& batch) {
+        const ValidationStep step{.name = step_name(batch), .batch = batch};
+        const py::gil_scoped_release release;
+        check_executed_steps(scenario, {&step, 1});
+      },
+      py::arg("scenario"), py::arg("batch"),
+      "Raises ScenarioError where this step is simulated and not executed on GPUs.");
   module.def("plan_ops", &plan_ops, py::arg("text"),
              "Ops of a plan's text form with repeats written out: op, copy, body (kind, name, "
              "dtype, dims), of kernels work (flops, read_bytes, written_bytes: the least), ranks, "

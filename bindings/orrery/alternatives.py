@@ -15,8 +15,10 @@ from .text_table import aligned, printable
 
 # Keys of a placement, each with its values.
 CHOICES = {
+    "sp": ("false", "true"),
     "dp_rows": ("own", "balanced"),
     "shared_expert": ("split", "replicated"),
+    "split_shared_expert": ("true", "false"),
     "attention_gather": ("norm", "projected"),
     "moe_gather": ("norm", "routed"),
     "o_proj": ("split", "replicated", "sharded"),
@@ -31,7 +33,7 @@ _SIDE = "placement"
 @dataclasses.dataclass(frozen=True)
 class Alternative:
     """A placement that differs from the scenario's own in one key, `choice` ("key: value"; that of the scenario itself is
-    empty). Where it is not legal, `refusal` says why and there are no figures."""
+    empty). Where it is not legal, `refusal` says why and there are no figures; where it is simulated alone, `not_executed` does."""
 
     choice: str
     step_s: float = math.nan
@@ -39,6 +41,7 @@ class Alternative:
     weights_bytes: float = math.nan
     o_proj_bytes: float = math.nan  # of these, output projections of attention
     refusal: str = ""
+    not_executed: str = ""  # why such a step is simulated and not executed on GPUs; empty where it is
 
     def to_dict(self) -> dict[str, Any]:
         return {key: value for key, value in dataclasses.asdict(self).items() if value == value}
@@ -54,7 +57,9 @@ def alternatives(file: Any, batch: _core.Batch, *, overrides: Sequence[str] = ()
     if "\ndisaggregation:" in own.to_yaml():
         raise ValueError(f"{own.name}: found disaggregation, whose sides have placements of their own; expected placement")
     base = explain.step(own, batch)
-    found = [Alternative("", base["device_s"], 0.0, base["weights_bytes"], base["o_proj_bytes"])]
+    found = [
+        Alternative("", base["device_s"], 0.0, base["weights_bytes"], base["o_proj_bytes"], not_executed=_not_executed(own, batch))
+    ]
     for key, values in CHOICES.items():
         for value in values:
             try:
@@ -69,9 +74,20 @@ def alternatives(file: Any, batch: _core.Batch, *, overrides: Sequence[str] = ()
                 continue
             deviation = _deviation(base["deviations_s"], step["deviations_s"])
             found.append(
-                Alternative(f"{key}: {value}", step["device_s"], deviation, step["weights_bytes"], step["o_proj_bytes"])
-            )
+                Alternative(
+                    f"{key}: {value}", step["device_s"], deviation, step["weights_bytes"], step["o_proj_bytes"],
+                    not_executed=_not_executed(other, batch),
+                )
+            )  # fmt: skip
     return found
+
+
+def _not_executed(scenario: _core.Scenario, batch: _core.Batch) -> str:
+    try:
+        _core.check_executed_step(scenario, batch)
+    except _core.ScenarioError as error:
+        return str(error)
+    return ""
 
 
 def _calls(step: dict[str, Any]) -> list[tuple[str, str, int]]:
@@ -107,13 +123,26 @@ def table(found: list[Alternative]) -> str:
             f"{100 * each.deviation_s / own.step_s:.2f} %" if each is not own else "",
             f"{each.weights_bytes / 2**30:.2f}",
             f"{each.o_proj_bytes / 2**30:.2f}",
+            "simulated only" if each.not_executed else "yes",
         )
         for each in legal
     ]
-    header = ("placement", "step ms", "difference", "+-", "weights GiB per GPU", "of these o_proj")
+    header = ("placement", "step ms", "difference", "+-", "weights GiB per GPU", "of these o_proj", "executed")
     lines = [aligned(header, rows, right={1, 2, 3, 4, 5}), "", _winner(found)]
+    lines += [printable(line) for line in _simulated_only(legal)]
     lines += [printable(f"not legal: {each.choice}: {each.refusal}") for each in found if each.refusal]
     return "\n".join(lines)
+
+
+def _simulated_only(legal: list[Alternative]) -> list[str]:
+    """Why, each reason once with the choices that it holds for; one line where it holds for all."""
+    choices: dict[str, list[str]] = {}
+    for each in legal:
+        if each.not_executed:
+            choices.setdefault(each.not_executed, []).append(each.choice or "as the scenario has it")
+    return [
+        f"simulated only: {'all of them' if len(which) == len(legal) else ', '.join(which)}: {reason}" for reason, which in choices.items()
+    ]
 
 
 def _winner(found: list[Alternative]) -> str:

@@ -17,7 +17,8 @@ def by_choice(*overrides):
 
 
 def test_every_value_of_every_key_but_the_scenarios_own_is_priced_or_refused():
-    of_plans = {key: values for key, values in alternatives.CHOICES.items() if key != "expert_comm"}
+    of_exchanges = ("expert_comm", "split_shared_expert")
+    of_plans = {key: values for key, values in alternatives.CHOICES.items() if key not in of_exchanges}
     own = {f"{key}: {values[0]}" for key, values in of_plans.items()}
     every = {f"{key}: {value}" for key, values in of_plans.items() for value in values}
     assert set(by_choice()) == {""} | every - own  # dp 1: nothing is sent to experts
@@ -37,6 +38,31 @@ def test_a_choice_costs_what_its_scenario_costs():
     # The other half of 58 layers of 3 * 7168 * 2048 elements of one byte, and a scale for each 128 x 128 of them.
     more = found["shared_expert: replicated"].weights_bytes - found[""].weights_bytes
     assert more == pytest.approx(58 * 3 * 7168 * 2048 / 2 * (1 + 4 / 128**2), rel=1e-12)
+
+
+SLICE = "scenarios/validate/deepseek_v3_slice_tp2.yaml"
+
+
+def test_choices_that_are_simulated_alone_say_so():
+    step = orrery.Batch(num_decodes=16, decode_context=16 * 2048)
+    overrides = ["placement={dp: 2, ep: 2, expert_comm: graph}"]
+    found = {each.choice: each for each in alternatives.alternatives(SLICE, step, overrides=overrides)}
+    for choice in ("", "o_proj: sharded", "lm_head: joined", "expert_comm: tokens", "two_batch_overlap: true"):
+        assert not found[choice].not_executed
+    assert found["split_shared_expert: false"].step_s != found[""].step_s
+    assert "simulated only" not in alternatives.table(list(found.values()))
+
+    fused = by_choice(OVER_DP)
+    assert "deepep_dispatch" in fused["expert_comm: deepep"].not_executed
+    assert "moe fp8_block" in fused["expert_comm: all_gather"].not_executed
+    assert "simulated only: expert_comm: deepep: " in alternatives.table(list(fused.values()))
+
+
+def test_sequence_parallelism_is_among_the_choices():
+    found = {each.choice: each for each in alternatives.alternatives(SLICE, orrery.Batch(prefill=[orrery.PrefillChunk(query=1024)] * 2))}
+    own = orrery.load(SLICE, overrides=["placement.sp=true"])
+    assert found["sp: true"].step_s == explain.step(own, orrery.Batch(prefill=[orrery.PrefillChunk(query=1024)] * 2))["device_s"]
+    assert not found["sp: true"].not_executed
 
 
 def test_choices_that_are_not_legal_say_why(capsys):
