@@ -61,3 +61,29 @@ def test_steps_that_factors_are_fitted_on_are_not_judged(prepared: dict[str, Pat
     steps = {name: {path.read_text(encoding="utf-8") for path in (directory / "steps").glob("*.step")} for name, directory in prepared.items()}
     for fitted, judged in itertools.product([name for name in steps if name.startswith("fit_")], [path.stem for path in JUDGED]):
         assert not steps[fitted] & steps[judged]
+
+
+# What is executed besides plain tp, dp, ep, pp, cp and halves; each by a scenario at least.
+PLACEMENTS = {
+    "place_cp_dealt": {"cp_decodes": "dealt", "expert_comm": "graph"},
+    "place_cp_ring": {"cp_prefill": "ring", "cp_decodes": "dealt"},
+    "place_replicated": {"o_proj": "replicated", "lm_head": "replicated", "shared_expert": "replicated", "split_all_reduce": "true"},
+    "place_sharded_halves": {"o_proj": "sharded", "two_batch_overlap": "true"},
+    "place_sharded_joined": {"o_proj": "sharded", "lm_head": "joined"},
+    "place_sp_gathers": {"sp": "true", "attention_gather": "projected", "moe_gather": "routed", "shared_expert": "replicated"},
+    "serve_qwen3_30b_dp2_waits": {"dp_balance_timeout_iters": "20", "dp_balance_batching_wait_iters": "4"},
+}
+
+
+def test_scenarios_of_placements_are_those_of_the_table() -> None:
+    assert {path.stem for path in (FOLDER / "placements").glob("*.yaml")} == set(PLACEMENTS)
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_every_choice_of_a_placement_can_be_prepared(name: str, tmp_path: Path) -> None:
+    scenario = orrery.load(FOLDER / "placements" / f"{name}.yaml")
+    written = [line.strip() for line in scenario.to_yaml().splitlines()]
+    for key, value in PLACEMENTS[name].items():
+        assert f"{key}: {value}" in written
+    _core.predict_validation(scenario).write(str(tmp_path))
+    assert list((tmp_path / "steps").glob("*.plan")) or (tmp_path / "serve.txt").is_file()
