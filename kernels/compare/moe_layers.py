@@ -25,10 +25,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = {1: "llama_8b", 2: "llama_8b_tp2", 4: "llama_8b_tp4"}
 HBM_BYTES_PER_S = 4.8e12
 FLOPS_PER_S = {"bf16": 989e12, "fp8": 1979e12}
-SHAPE = ("model", "tokens", "design", "mode", "load", "streams", "fuse", "gather", "seed", "tp", "dp", "ep", "comm", "chunks")
+SHAPE = ("model", "tokens", "design", "mode", "load", "impose", "streams", "fuse", "gather", "seed", "tp", "dp", "ep", "comm", "chunks")
 COUNTS = ("tokens", "streams", "fuse", "gather", "seed", "tp", "dp", "ep", "chunks")
 # What stands in a row's shape only where it says something.
-UNSAID = {"streams": 1, "fuse": 0, "gather": 0, "seed": 1, "tp": 1, "dp": 1, "ep": 1, "comm": "", "chunks": 1}
+UNSAID = {"impose": "scores", "streams": 1, "fuse": 0, "gather": 0, "seed": 1, "tp": 1, "dp": 1, "ep": 1, "comm": "", "chunks": 1}
 
 
 def first_rank(plan: str) -> list[Mapping[str, Any]]:
@@ -54,7 +54,8 @@ def limit_us(bodies: list[Mapping[str, Any]]) -> float:
 
 def shape_of(measured: Mapping[str, str]) -> dict[str, int | str]:
     """A row's shape less what goes without saying; how tokens reach experts elsewhere under its own name."""
-    given = {"chunks": "1", "gather": "0", **measured}  # rows of before do not say it
+    given = {"chunks": "1", "gather": "0", "impose": "", **measured}  # rows of before do not say it
+    given["impose"] = given["impose"] or "scores"
     shape = {name: int(given[name]) if name in COUNTS else given[name] for name in SHAPE}
     said = {name: value for name, value in shape.items() if UNSAID.get(name) != value}
     if "comm" in said:
@@ -65,7 +66,7 @@ def shape_of(measured: Mapping[str, str]) -> dict[str, int | str]:
 def same_work(row: Row) -> tuple:
     """Of rows that differ in their design, launching or communication only."""
     shape = row["shape"]
-    return (row["dtype"], row["gpus"], *(shape.get(name) for name in ("model", "tokens", "load", "seed", "tp", "dp", "ep")))
+    return (row["dtype"], row["gpus"], *(shape.get(name) for name in ("model", "tokens", "load", "impose", "seed", "tp", "dp", "ep")))
 
 
 def predicted_row(measured: Mapping[str, str], plan: str, scenario: orrery.Scenario, date: str) -> Row:

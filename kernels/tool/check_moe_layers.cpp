@@ -128,8 +128,10 @@ class LayerCheck : public CheckCases {
   }
 
   // Cases whose y is the same, in any design and on any mesh.
-  using Key = std::tuple<std::string, DType, std::int64_t, std::string>;
-  static Key key_of(const MoeCase& one) { return {one.model, one.dtype, one.tokens, one.load}; }
+  using Key = std::tuple<std::string, DType, std::int64_t, std::string, bool>;
+  static Key key_of(const MoeCase& one) {
+    return {one.model, one.dtype, one.tokens, one.load, imposes_bias(one)};
+  }
 
   // The reference's y of one rank that shuffles: begun, and waited for.
   void expect(const MoeCase& one) {
@@ -164,6 +166,7 @@ class LayerCheck : public CheckCases {
 
   void check_layer(Executor& executor, const MoeCase& one, const Plan& plan) {
     const std::string what = "moe layer " + one.text;
+    if (one.load != "router") plain.imposes_bias = imposes_bias(one);
     if (one.mode == LaunchMode::kGraph && !host_waits(plan, 0).empty()) {
       check_refused(what, [&] { static_cast<void>(run_layer(executor, one, plan)); });
       return;
@@ -235,6 +238,10 @@ void check_several_gpus(LayerCheck& check) {
                             wide + " comm=copies mode=eager streams=2" + chunks});
       }
     }
+  for (const std::string format : {"dtype=bf16", "dtype=fp8"}) {
+    const std::string line = "tiny_qwen3 tokens=67 load=zipf:1 " + format;
+    check.check_layers({line + " design=persistent", line + " impose=bias"});
+  }
   }
   for (const std::string mesh : {"dp=2 tp=2 ep=4 comm=graph", "dp=2 tp=2 ep=2 comm=dedup_graph"}) {
     check.check_layers({"tiny_deepseek tokens=134 " + mesh});

@@ -5,7 +5,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "kernels/execute/router_bias.h"
 #include "kernels/serve/rank_grid.h"
 #include "sim/model/result_numbers.h"
 
@@ -15,15 +14,6 @@ namespace {
 RoutingScore score_of(const ModelConfig& model) {
   return model.scoring_func == ScoringFunc::kSigmoid ? RoutingScore::kSigmoid
                                                      : RoutingScore::kSoftmax;
-}
-
-ExpertRouter router_of(const ModelConfig& model) {
-  return {.score = score_of(model),
-          .experts = model.num_experts,
-          .topk = model.num_experts_per_tok,
-          .groups = model.n_group,
-          .topk_groups = model.topk_group,
-          .group_score = model.has_correction_bias ? GroupScore::kBestTwo : GroupScore::kBest};
 }
 
 // Of FFNs on GPUs of their own: partial results of several instances would have to be added up on
@@ -63,6 +53,15 @@ Routing routing_of(const ModelConfig& model) {
           .scale = model.routed_scaling_factor,
           .groups = model.n_group,
           .topk_groups = model.topk_group};
+}
+
+ExpertRouter router_of(const ModelConfig& model) {
+  return {.score = score_of(model),
+          .experts = model.num_experts,
+          .topk = model.num_experts_per_tok,
+          .groups = model.n_group,
+          .topk_groups = model.topk_group,
+          .group_score = model.has_correction_bias ? GroupScore::kBestTwo : GroupScore::kBest};
 }
 
 ModelNumbers model_numbers(const Deployment& deployment, std::int64_t max_positions) {

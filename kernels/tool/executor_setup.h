@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/execute/executor.h"
+#include "kernels/execute/router_bias.h"
 #include "sim/serve/deployment.h"
 
 namespace orrery::tool {
@@ -20,6 +21,7 @@ RankGrid rank_grid(const Mesh& mesh);
 
 // How its experts are scored, chosen and weighed.
 Routing routing_of(const ModelConfig& model);
+ExpertRouter router_of(const ModelConfig& model);
 
 // Numbers of the model, for positions below `max_positions`; its router chooses experts as the
 // deployment's expert load says. Throws as router_bias().

@@ -10,13 +10,14 @@ namespace {
 
 // In the order in which they are written; what they hold stands in moe.cpp.
 constexpr auto kColumns = std::to_array<std::string_view>(
-    {"case",    "text",         "kernel",     "dtype",      "model",        "tokens",
-     "design",  "mode",         "load",       "streams",    "fuse",         "gather",
-     "seed",    "tp",           "dp",         "ep",         "comm",         "chunks",
-     "gpus",    "revision",     "ours_us",    "spread",     "runs",         "host_us",
-     "sets",    "weight_bytes", "launches",   "host_syncs", "buffer_bytes", "rows",
-     "active",  "most_rows",    "difference", "busy_us",    "overlap_us",   "jitter",
-     "late_us", "late_back_us", "error"});
+    {"case",    "text",       "kernel",       "dtype",      "model",      "tokens",
+     "design",  "mode",       "load",         "impose",     "streams",    "fuse",
+     "gather",  "seed",       "tp",           "dp",         "ep",         "comm",
+     "chunks",  "gpus",       "revision",     "ours_us",    "spread",     "runs",
+     "host_us", "sets",       "weight_bytes", "launches",   "host_syncs", "buffer_bytes",
+     "rows",    "active",     "most_rows",    "difference", "busy_us",    "overlap_us",
+     "comm_us", "comm_share", "exposed_us",   "jitter",     "late_us",    "late_back_us",
+     "error"});
 
 // As RFC 4180 has it.
 std::string quoted(std::string_view cell) {
@@ -108,6 +109,7 @@ LayerRow row_of(const MoeCase& one, int number) {
   row.set("design", to_text(one.design));
   row.set("mode", to_text(one.mode));
   row.set("load", one.load);
+  if (one.load != "router") row.set("impose", imposes_bias(one) ? "bias" : "scores");
   row.set("streams", std::int64_t{one.streams});
   row.set("fuse", std::int64_t{one.fuses_scatter ? 1 : 0});
   row.set("gather", std::int64_t{one.fuses_gather ? 1 : 0});

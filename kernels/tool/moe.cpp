@@ -12,7 +12,8 @@
 //
 //   case, text     its number and line
 //   kernel, dtype  "moe_layer", the format of experts and activations
-//   model, tokens, design, mode, load, streams, fuse, seed, tp, dp, ep, comm, chunks: its shape
+//   model, tokens, design, mode, load, impose, streams, fuse, gather, seed, tp, dp, ep, comm,
+//   chunks: its shape
 //   gpus, revision
 //   ours_us        of a layer by the GPUs' clocks: the median of `runs` steps
 //   spread         interquartile range over the median
@@ -21,9 +22,9 @@
 //   launches       kernels, copies and memsets of a layer on rank 0; host_syncs likewise
 //   buffer_bytes   of the arena of one layer, on the rank that has most
 //   rows           routed rows; active: experts with one; most_rows: of the busiest (where scores
-//                  are imposed)
-//   difference     of y from that of the first case of the same model, dtype, tokens, load and
-//                  seed: largest over largest
+//                  are imposed, and of design persistent with a bias)
+//   difference     of y from that of the first case of the same model, dtype, tokens, load (and
+//                  how it is imposed) and seed: largest over largest
 //   busy_us        from that traced step: time in which any op of a layer runs; overlap_us: in
 //                  which several do
 //

@@ -132,6 +132,10 @@ constexpr auto kKeys = std::to_array<Key>({
        static_cast<void>(zipf_exponent(value.text));
        one.load = value.text;
      }},
+    {"impose",
+     [](MoeCase& one, const Value& value) {
+       one.imposes_bias = one_of(value, "scores", "bias");
+     }},
     {"late",
      [](MoeCase& one, const Value& value) {
        const std::size_t colon = value.text.find(':');
@@ -192,6 +196,9 @@ MoeCase parse_moe_case(std::string_view line) {
     one.text.append(" ").append(field);
   }
   check_moe_chunks(one.mesh, one.design);
+  if (one.imposes_bias && one.load == "router") {
+    throw std::invalid_argument("impose without a load; expected load=uniform or load=zipf:S");
+  }
   const bool is_late = one.late > Seconds(0) || one.late_results > Seconds(0);
   if (is_late && num_ranks(one.mesh) == 1) {
     throw std::invalid_argument("late with one rank, which waits for nobody; expected dp above 1");
@@ -256,6 +263,12 @@ ModelConfig moe_model(std::string_view name) {
   return model;
 }
 
+bool imposes_bias(const MoeCase& one) {
+  return one.load != "router" && one.imposes_bias.value_or(one.design == MoeDesign::kPersistent);
+}
+
+bool imposes_scores(const MoeCase& one) { return one.load != "router" && !imposes_bias(one); }
+
 LoweringOptions moe_lowering(const MoeCase& one) {
   LoweringOptions options;
   options.precision.weights = options.precision.activations = one.dtype;
@@ -272,7 +285,7 @@ LoweringOptions moe_lowering(const MoeCase& one) {
 }
 
 Plan moe_plan(const MoeCase& one) {
-  return moe_layer_plan(moe_model(one.model), one.tokens, moe_lowering(one), one.load != "router");
+  return moe_layer_plan(moe_model(one.model), one.tokens, moe_lowering(one), imposes_scores(one));
 }
 
 Plan chained(const Plan& layer, int count) {
@@ -304,9 +317,11 @@ Plan chained(const Plan& layer, int count) {
   return result;
 }
 
-std::string chained_output(int count) {
-  return count == 1 ? "y" : "y#" + std::to_string(count - 1);
+std::string chained_name(const std::string& name, int count) {
+  return count == 1 ? name : name + "#" + std::to_string(count - 1);
 }
+
+std::string chained_output(int count) { return chained_name("y", count); }
 
 std::vector<float> layer_input(const MoeCase& one, std::int64_t hidden) {
   constexpr double kBound = 1.7320508075688772;  // sqrt(3)

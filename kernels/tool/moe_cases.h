@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,7 +29,10 @@ inline constexpr std::string_view kNoJitter = "none";
 // fuse    1: the second grouped gemm adds rows to the shared expert's result (fuse_scatter_add)
 // gather  1: the first one reads rows where tokens have them (fuse_gather)
 // load    router: experts as the router's scores say; uniform, zipf:S (share of the k-th expert
-//         proportional to k^-S, in an order drawn from the seed): scores are imposed that choose so
+//         proportional to k^-S, in an order drawn from the seed)
+// impose  how it is: scores, that choose so in place of the router's; bias, on the router's logits
+//         (kernels/execute/router_bias.h), of which uniform needs none. Design persistent, whose
+//         kernel makes the scores, takes bias alone and has it by default, others scores
 // comm    how tokens reach experts on other data-parallel ranks (ExpertComm); eager, copies and
 // dedup
 //         read counts on the host, so with mode=eager alone
@@ -58,6 +62,7 @@ struct MoeCase {
   std::int64_t capacity_percent = 0;  // likewise
   LaunchMode mode = LaunchMode::kGraph;
   std::string load = "router";
+  std::optional<bool> imposes_bias = std::nullopt;  // as given: else scores
   Seconds late;
   Seconds late_results;
   bool are_all_late = false;  // else the last rank, or one that is drawn
@@ -80,7 +85,11 @@ const std::map<std::string, ConfigFields, std::less<>>& layer_models();
 // DeepSeek-V3's. Throws std::invalid_argument for others.
 ModelConfig moe_model(std::string_view name);
 
-// The layer's lowering, and its plan of one rank; scores are imposed unless the load is "router".
+// How the load is imposed; neither of "router".
+bool imposes_scores(const MoeCase& one);
+bool imposes_bias(const MoeCase& one);
+
+// The layer's lowering, and its plan of one rank.
 LoweringOptions moe_lowering(const MoeCase& one);
 Plan moe_plan(const MoeCase& one);
 
@@ -88,7 +97,8 @@ Plan moe_plan(const MoeCase& one);
 // none begins before the one ahead has ended, on whatever streams. The layer itself where count
 // is 1.
 Plan chained(const Plan& layer, int count);
-// Name of its output, of the last layer.
+// Name of a tensor of its last layer, and of its output.
+std::string chained_name(const std::string& name, int count);
 std::string chained_output(int count);
 
 // x [tokens, hidden], uniform with variance 1.

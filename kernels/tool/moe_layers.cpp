@@ -47,14 +47,18 @@ struct LayerCase {
   Plan layer;  // one of them
 };
 
-using GroupKey = std::tuple<std::string, DType, int, int, int>;
+// What is imposed on the router's logits, which an executor keeps.
+std::string bias_of(const MoeCase& one) {
+  return imposes_bias(one) ? one.load + " " + std::to_string(one.seed) : "";
+}
+using GroupKey = std::tuple<std::string, DType, int, int, int, std::string>;
 GroupKey group_of(const MoeCase& one) {
-  return {one.model, one.dtype, one.mesh.tp, one.mesh.dp, one.mesh.ep};
+  return {one.model, one.dtype, one.mesh.tp, one.mesh.dp, one.mesh.ep, bias_of(one)};
 }
 // Cases whose output is the same.
-using OutputKey = std::tuple<std::string, DType, std::int64_t, std::string, std::uint64_t>;
+using OutputKey = std::tuple<std::string, DType, std::int64_t, std::string, bool, std::uint64_t>;
 OutputKey output_of(const MoeCase& one) {
-  return {one.model, one.dtype, one.tokens, one.load, one.seed};
+  return {one.model, one.dtype, one.tokens, one.load, imposes_bias(one), one.seed};
 }
 
 int num_sets(const Plan& whole) {
@@ -232,7 +236,9 @@ class LayerRuns {
       row.set("late_back_us", delays_.at_results.value() * kMicro);
     }
     row.set("buffer_bytes", buffers);
-    set_routed_rows(row, imposed_rows(one, layer.whole));
+    const bool makes_scores = imposes_bias(one) && one.design == MoeDesign::kPersistent;
+    set_routed_rows(
+        row, makes_scores ? made_rows(executor, layer, *step) : imposed_rows(one, layer.whole));
     const std::vector<float> y = layer_output(
         one, [&](int rank) { return executor.take(*step, rank, chained_output(sets)); });
     const auto [first, is_first] = outputs_.try_emplace(output_of(one), y);
@@ -240,6 +246,15 @@ class LayerRuns {
     std::printf("%-70s %5zu %10.2f %7.2f%% %8lld %5lld\n", one.text.c_str(), device.size(),
                 spread.median * kMicro, spread.relative * 100, static_cast<long long>(launches),
                 static_cast<long long>(syncs));
+  }
+
+  // Of the last layer of a step that has run, from the scores that it has left.
+  static std::vector<std::int32_t> made_rows(const Executor& executor, const LayerCase& layer,
+                                             const PreparedStep& step) {
+    const std::string scores = chained_name("router", layer.sets);
+    return chosen_rows(*layer.one, layer.whole,
+                       rows_of_tokens(*layer.one, moe_model(layer.one->model).num_experts,
+                                      [&](int rank) { return executor.take(step, rank, scores); }));
   }
 
   void trace(Executor& executor, const LayerCase& layer) {

@@ -43,11 +43,16 @@ std::vector<double> correction_bias(const Plan& whole) {
 
 ExecutorSetup layer_setup(const MoeCase& one, Plan plan) {
   const RankGrid grid = rank_grid(one.mesh);
+  const ModelConfig model = moe_model(one.model);
+  Routing routing = routing_of(model);
+  if (imposes_bias(one)) {
+    routing.bias = router_bias(moe_lowering(one).expert_load, router_of(model));
+  }
   std::vector<int> devices(static_cast<std::size_t>(grid.size()));
   std::iota(devices.begin(), devices.end(), 0);
   return {.plan = std::move(plan),
           .grid = grid,
-          .numbers = {.routing = routing_of(moe_model(one.model))},
+          .numbers = {.routing = std::move(routing)},
           .devices = std::move(devices),
           .max_tokens = one.tokens,
           .max_sequences = 1,
@@ -74,9 +79,13 @@ std::map<std::string, std::vector<float>> layer_inputs(const MoeCase& one, const
 }
 
 std::vector<std::int32_t> imposed_rows(const MoeCase& one, const Plan& whole) {
-  if (one.load == "router") return {};
+  if (!imposes_scores(one)) return {};
+  return chosen_rows(one, whole, imposed_scores(one, moe_model(one.model).num_experts));
+}
+
+std::vector<std::int32_t> chosen_rows(const MoeCase& one, const Plan& whole,
+                                      const std::vector<float>& scores) {
   const ModelConfig model = moe_model(one.model);
-  const std::vector<float> scores = imposed_scores(one, model.num_experts);
   const std::vector<double> bias = correction_bias(whole);
   return reference::index_shuffling(
              std::vector<double>(scores.begin(), scores.end()), bias,

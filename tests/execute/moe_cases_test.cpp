@@ -72,6 +72,38 @@ TEST(MoeCases, ACapacityIsOfTheOneKernel) {
                std::invalid_argument);
 }
 
+// The kernel makes its scores itself: it takes a load as a bias on the router's logits, and so do
+// the designs that it is compared with where they are to route alike.
+TEST(MoeCases, ALoadOfTheOneKernelIsABiasOnTheRouter) {
+  const std::string layer = "qwen3_30b tokens=128 dp=2 ep=2 load=zipf:1 ";
+  const auto has_imposed_scores = [](const MoeCase& one) {
+    const Plan plan = parallelize(moe_plan(one), one.mesh);
+    return std::ranges::any_of(
+        plan.tensors(), [](const Tensor& tensor) { return tensor.name == "imposed_scores"; });
+  };
+  const MoeCase kernel = parse_moe_case(layer + "design=persistent");
+  EXPECT_TRUE(imposes_bias(kernel));
+  EXPECT_FALSE(has_imposed_scores(kernel));
+  // Its scores, by which rows are counted, under the name of the last layer of a chain.
+  const Plan chain = chained(parallelize(moe_plan(kernel), kernel.mesh), 3);
+  EXPECT_EQ(std::ranges::count(chain.tensors(), chained_name("router", 3), &Tensor::name), 1);
+  EXPECT_EQ(std::ranges::count(chain.tensors(), chained_output(3), &Tensor::name), 1);
+  const MoeCase alike = parse_moe_case(layer + "comm=graph impose=bias");
+  EXPECT_TRUE(imposes_bias(alike));
+  EXPECT_FALSE(has_imposed_scores(alike));
+  EXPECT_EQ(alike.mesh.expert_load.shares, kernel.mesh.expert_load.shares);
+  EXPECT_EQ(row_of(alike, 0).at("impose"), "bias");
+  const MoeCase scores = parse_moe_case(layer + "comm=graph");
+  EXPECT_FALSE(imposes_bias(scores));
+  EXPECT_TRUE(has_imposed_scores(scores));
+  EXPECT_EQ(row_of(scores, 0).at("impose"), "scores");
+  EXPECT_EQ(row_of(parse_moe_case("qwen3_30b"), 0).at("impose"), "");
+  EXPECT_THROW(
+      static_cast<void>(moe_plan(parse_moe_case(layer + "design=persistent impose=scores"))),
+      std::invalid_argument);
+  EXPECT_THROW(static_cast<void>(parse_moe_case("qwen3_30b impose=bias")), std::invalid_argument);
+}
+
 // As their configs in models/ say.
 TEST(MoeCases, ModelsAreRoutedAsTheirConfigsSay) {
   const ModelConfig v3 = moe_model("deepseek_v3");
@@ -266,7 +298,7 @@ TEST(LayerRow, CellsStandInTheColumnsOfTheTable) {
   row.set("error", "a \"b\", c");
   const std::string text = to_csv(std::vector{row});
   EXPECT_TRUE(text.starts_with("case,text,"));
-  EXPECT_TRUE(text.ends_with(",error\n3" + std::string(21, ',') + "0.5" + std::string(17, ',') +
+  EXPECT_TRUE(text.ends_with(",error\n3" + std::string(22, ',') + "0.5" + std::string(20, ',') +
                              "\"a \"\"b\"\", c\"\n"));
   EXPECT_THROW(row.set("no_such_column", "x"), std::invalid_argument);
 }

@@ -97,7 +97,8 @@ void lower_experts(Lowering& step, TensorId normed, TensorId output, bool impose
   const bool is_one_op = design == MoeDesign::kFused || design == MoeDesign::kPersistent;
   if (imposes_scores && is_one_op) {
     throw std::invalid_argument("moe design " + std::string(to_text(design)) +
-                                " cannot take imposed scores, expected another design");
+                                " makes its scores itself and cannot take imposed ones, expected "
+                                "another design, or a load imposed by a bias on the router");
   }
   if (design == MoeDesign::kFused) {
     lower_fused(step, normed, output);
