@@ -64,6 +64,7 @@ std::unique_ptr<PreparedStep> Executor::prepare(const Plan& plan, const StepInpu
   step.plan = plan;
   step.mode = mode;
   step.limit = std::max(step_limit(plan), state.setup.watch_limit.value_or(Seconds(0)));
+  step.counts_faults = std::ranges::any_of(plan.ops(), counts_faults);
   step.num_micro_batches = num_micro_batches(plan);
   step.without_sequences.resize(static_cast<std::size_t>(step.num_micro_batches));
   step.ranks.resize(static_cast<std::size_t>(num_ranks()));
@@ -100,6 +101,7 @@ StepOutput Executor::run(PreparedStep& step, const StepInput& input) {
   } else {
     run();
   }
+  if (step.state().counts_faults) require_scores(step, input);
   // Rows of NaN give token 0: what is cheap to see says when to look.
   if (std::ranges::find(output.next_tokens, 0) != output.next_tokens.end()) {
     const std::vector<float> values = logits(step);
@@ -110,6 +112,20 @@ StepOutput Executor::run(PreparedStep& step, const StepInput& input) {
     }
   }
   return output;
+}
+
+// Who made the first value that is no number is more than who was given it.
+void Executor::require_scores(PreparedStep& step, const StepInput& input) {
+  const std::optional<RankError> faults = state_->find_faults(step.state());
+  if (state_->agree(!faults)) return;
+  const std::string found = faults ? faults->what() : "scores of another process are no numbers";
+  try {
+    check_finite(step, input);
+  } catch (const RankError& error) {
+    throw RankError(error.rank(), error.op(), error.message() + "; " + found);
+  }
+  if (faults) throw RankError(*faults);
+  throw std::runtime_error(found);
 }
 
 void Executor::lose_value(PreparedStep& step, std::int32_t unit) {

@@ -135,9 +135,10 @@ class Executor {
   std::unique_ptr<PreparedStep> prepare(const Plan& plan, const StepInput& input, LaunchMode mode);
   // Runs it and waits; an eager step is bound again where its prefill chunks are not those of the
   // last run. Not thread safe. Throws std::invalid_argument for an input that does not fit,
-  // RankError naming rank and op when a GPU fails or a step takes much longer than it may (watch.h:
-  // 3 s and more), std::runtime_error on SIGINT or SIGTERM (interrupt.h): the executor then runs
-  // nothing more.
+  // RankError naming rank and op when a GPU fails, a step takes much longer than it may (watch.h:
+  // 3 s and more) or a layer of experts that is one kernel was given tokens whose scores are no
+  // numbers (of rows that pad prompts, which hold anything, fewer are not told), std::runtime_error
+  // on SIGINT or SIGTERM (interrupt.h): the executor then runs nothing more.
   StepOutput run(PreparedStep& step, const StepInput& input);
   // Runs it once more, launch by launch, and looks at what each op writes. Throws RankError naming
   // the first op that made a value which is not finite; of a step that is one kernel "megakernel".
@@ -197,6 +198,8 @@ class Executor {
 
  private:
   struct State;
+  void require_scores(PreparedStep& step, const StepInput& input);
+
   std::unique_ptr<State> state_;
 };
 

@@ -371,6 +371,23 @@ StepOutput Executor::State::run(PreparedStep::State& step, const std::vector<Ste
   return output;
 }
 
+std::optional<RankError> Executor::State::find_faults(const PreparedStep::State& step) const {
+  std::optional<RankError> found;
+  std::optional<Task> first;
+  for (const int r : team.ranks()) {
+    const RankStep& own = step.rank(r);
+    const std::optional<RankStep::Faults> faults = own.first_faults();
+    if (!faults) continue;
+    const Task& task = own.tasks()[faults->task];
+    if (first && !runs_before(step.plan, task, *first)) continue;
+    first = task;
+    found.emplace(r, task_name(step.plan, task),
+                  "scores of " + std::to_string(faults->tokens) +
+                      (faults->tokens == 1 ? " token are" : " tokens are") + " no numbers");
+  }
+  return found;
+}
+
 bool Executor::State::agree(bool is_true) const {
   if (setup.processes.size == 1) return is_true;
   const std::array<std::uint8_t, 1> own{static_cast<std::uint8_t>(is_true)};

@@ -27,6 +27,7 @@ struct PreparedStep::State {
   int num_micro_batches = 1;
   std::vector<StepPart> without_sequences;  // a part for each, of ranks that compute FFNs alone
   Seconds limit;                            // of a run
+  bool counts_faults = false;               // some op of some rank, RankStep::first_faults()
   bool has_run = false;                     // the first run may have to connect ranks and load code
   std::vector<PrefillChunk> chunks;         // that it was bound with
   std::vector<int> chunk_ranks;             // data-parallel, of these
@@ -71,6 +72,9 @@ struct Executor::State {
   void enqueue_gated(cuda::Gate& gate, int r, RankStep& step, std::atomic<int>& num_enqueued);
   // work(rank) on all ranks under the eyes of the watch. Throws what the first rank threw.
   void run_watched(PreparedStep::State& step, const std::function<void(int rank)>& work);
+  // What ops of the last run counted as tokens whose scores are no numbers, where some did: of the
+  // first op and rank of this process.
+  [[nodiscard]] std::optional<RankError> find_faults(const PreparedStep::State& step) const;
   // Whether it is true in all processes.
   [[nodiscard]] bool agree(bool is_true) const;
   // Of several processes: the longest times, and tokens of whoever has them.

@@ -72,6 +72,13 @@ std::int64_t first_expert_of(const Plan& plan, const Op& op, std::int64_t first_
   return first_of_rank;
 }
 
+bool counts_faults(const Op& op) {
+  const auto* kernel = std::get_if<KernelOp>(&op.body);
+  return kernel != nullptr &&
+         std::ranges::find(kernel_spec(kernel->kernel).slots, "faults", &Slot::name) !=
+             kernel_spec(kernel->kernel).slots.end();
+}
+
 RankStep::RankStep(const Plan& plan, LaunchMode mode, const ExecutorSetup& setup, RankDevice& rank,
                    Communicators& communicators, const RankTeam& team)
     : plan_(plan),
@@ -101,6 +108,7 @@ RankStep::RankStep(const Plan& plan, LaunchMode mode, const ExecutorSetup& setup
   find_inputs();
   find_host_copies();
   find_recorded();
+  find_faults();
   find_counts();
   find_log_sums();
 }
@@ -173,6 +181,28 @@ void RankStep::find_recorded() {
     }
     recorded_[i].emplace(static_cast<std::size_t>(num_elements(tensor)));
   }
+}
+
+void RankStep::find_faults() {
+  constexpr std::size_t kAlignment = 4;  // words, of what kernels write
+  std::size_t size = 0;
+  for (std::size_t i = 0; i < tasks_.size(); ++i) {
+    const auto number = static_cast<std::size_t>(tasks_[i].op);
+    const Op& op = plan_.ops()[number];
+    if (!counts_faults(op)) continue;
+    const KernelSpec& spec = kernel_spec(std::get<KernelOp>(op.body).kernel);
+    for (std::size_t at = 0; at < op.writes.size(); ++at) {
+      if (spec.slots[slots_[number].writes[at]].name != "faults") continue;
+      fault_words_[{op.writes[at].tensor, tasks_[i].copy}] = {.task = i, .place = size};
+      size += kAlignment;
+    }
+  }
+  if (size == 0) return;
+  faults_.emplace(size);
+  host_faults_.emplace(size);
+  std::fill_n(host_faults_->get(), size, 0);
+  ORRERY_CUDA(
+      cudaMemsetAsync(faults_->get(), 0, size * sizeof(std::int32_t), rank_.stream(0).get()));
 }
 
 void RankStep::find_counts() {
@@ -446,6 +476,9 @@ Operand RankStep::operand(TensorId id, std::int32_t copy) const {
   }
   if (const auto input = inputs_.find(id); input != inputs_.end()) {
     return {.data = input->second.get(), .tensor = &tensor};
+  }
+  if (const auto word = fault_words_.find({id, copy}); word != fault_words_.end()) {
+    return {.data = faults_->get() + word->second.place, .tensor = &tensor};
   }
   if (tensor.role == TensorRole::kKvCache || buffers_.offsets[i] < 0) return {.tensor = &tensor};
   if (lands(id)) return landing(id);

@@ -42,6 +42,9 @@ namespace orrery {
 // of that block.
 std::int64_t first_expert_of(const Plan& plan, const Op& op, std::int64_t first_of_rank);
 
+// Whether it is a kernel that counts tokens whose scores are no numbers, in its slot "faults".
+bool counts_faults(const Op& op);
+
 class RankStep {
  public:
   // Takes the arena. `plan` and the others outlive it. Throws std::invalid_argument for what cannot
@@ -109,6 +112,13 @@ class RankStep {
   [[nodiscard]] std::vector<std::int32_t> step_tokens() const;  // [steps, sequences], of the last
   // By task, what ops of ExecutorSetup::recorded_kernels wrote first of all; empty for others.
   [[nodiscard]] std::vector<std::vector<float>> recorded() const;
+  // The first task that counted more tokens whose scores are no numbers in the last step than rows
+  // pad its prompts, which hold anything (counts_faults()).
+  struct Faults {
+    std::size_t task = 0;
+    std::int32_t tokens = 0;
+  };
+  [[nodiscard]] std::optional<Faults> first_faults() const;
 
   [[nodiscard]] const StepRows& rows(int micro_batch) const {
     return parts_[static_cast<std::size_t>(micro_batch)].rows;
@@ -158,6 +168,7 @@ class RankStep {
   void find_inputs();
   void find_host_copies();
   void find_recorded();
+  void find_faults();
   void find_counts();
   void find_log_sums();
   [[nodiscard]] std::optional<TensorId> find_tensor(std::string_view name) const;
@@ -236,6 +247,15 @@ class RankStep {
   cuda::OrderEvent came_here_;          // a stream, before an op of NCCL that connects ranks
   std::vector<OpId> first_writers_;     // by tensor id; -1: nothing on this rank writes it
   std::vector<std::optional<cuda::DeviceBuffer<float>>> recorded_;  // by task
+  // Of each copy of an op that counts faults a word of its own, with its task: layers share what
+  // lies in the arena. Copied to the host behind the step.
+  struct FaultWord {
+    std::size_t task = 0;
+    std::size_t place = 0;
+  };
+  std::map<std::pair<TensorId, std::int32_t>, FaultWord> fault_words_;
+  std::optional<cuda::DeviceBuffer<std::int32_t>> faults_;
+  std::optional<cuda::PinnedBuffer<std::int32_t>> host_faults_;
   std::int64_t table_bytes_ = 0;
   std::vector<int> streams_;                               // of the tasks, ascending, 0 among them
   std::vector<std::vector<std::int32_t>> waits_;           // by task: tasks

@@ -234,6 +234,11 @@ void RankStep::enqueue_step(bool replays) {
                                 static_cast<std::size_t>(part.own_seqs) * sizeof(std::int32_t),
                                 cudaMemcpyDeviceToHost, main.get()));
   }
+  if (faults_) {
+    ORRERY_CUDA(cudaMemcpyAsync(host_faults_->get(), faults_->get(),
+                                faults_->size() * sizeof(std::int32_t), cudaMemcpyDeviceToHost,
+                                main.get()));
+  }
   rank_.done.record(main);
   if (setup_.kv_hook != nullptr) setup_.kv_hook->end_step(rank_.rank(), main);
 }
@@ -318,8 +323,25 @@ bool RankStep::has_results(const Part& part) const {
 }
 
 int RankStep::num_results() const {
-  return static_cast<int>(
-      std::ranges::count_if(parts_, [this](const Part& part) { return has_results(part); }));
+  const auto results =
+      std::ranges::count_if(parts_, [this](const Part& part) { return has_results(part); });
+  return static_cast<int>(results) + (faults_ ? 1 : 0);
+}
+
+std::optional<RankStep::Faults> RankStep::first_faults() const {
+  std::optional<Faults> first;
+  if (moves_.has_even) return first;  // rows that pad the step lie among those of other ranks
+  for (const auto& [tensor, word] : fault_words_) {
+    const Op& op = plan_.ops()[static_cast<std::size_t>(tasks_[word.task].op)];
+    const Part& part = parts_[static_cast<std::size_t>(micro_batch_of(op))];
+    std::int64_t padding = part.rows.prefill;
+    for (const PrefillChunk& chunk : part.prefill) padding -= chunk.query;
+    const std::int32_t tokens = host_faults_->get()[word.place];
+    if (tokens > padding && (!first || word.task < first->task)) {
+      first = {.task = word.task, .tokens = tokens};
+    }
+  }
+  return first;
 }
 
 std::span<const std::int32_t> RankStep::sampled(int micro_batch) const {

@@ -144,6 +144,22 @@ void check_rank_faults(FaultCheck& check, const FaultDirectory& directory, int n
                           .status = status});
 }
 
+// What becomes NaN before a layer of experts that is one kernel, in a step whose tokens nobody
+// samples: the layer says so.
+void check_faults_of_experts(FaultCheck& check, int num_ranks) {
+  const FaultDirectory directory(FaultDirectory::OfExperts(), {.dp = num_ranks, .ep = num_ranks});
+  const std::string rank = "rank " + std::to_string(num_ranks - 1);
+  constexpr const char* kBefore = "layers.0.o_proj";
+  check.check(
+      directory,
+      {.name = "a rank whose tokens have no scores on " + std::to_string(num_ranks) + " GPUs",
+       .options = {"--no-trace", "--fail", fail_option(num_ranks - 1, "nan", kBefore, 2)},
+       .says = {rank + ", op " + kBefore + "#", "not finite", "op layers.0.experts#", "scores of ",
+                "are no numbers"},
+       .status = "failed " + rank + " op " + kBefore + "#",
+       .has_results = false});
+}
+
 // Of a rank with attention, then of one with FFNs, which wait for each other's rows.
 void check_faults_of_sides(FaultCheck& check, const FaultDirectory& directory) {
   for (const auto& [rank, op] : {std::pair{0, "layers.0.o_proj"}, std::pair{1, kOp}}) {
@@ -237,6 +253,7 @@ CheckCount check_faults() {
   {
     const FaultDirectory directory({});
     if (num_gpus < 2) check_rank_faults(check, directory, 1);
+    check_faults_of_experts(check, 1);
     check_signals(check, directory);
     check_memory_in_use(check, directory);
   }
@@ -250,6 +267,7 @@ CheckCount check_faults() {
   }
   const FaultDirectory directory({.tp = 2});
   check_rank_faults(check, directory, 2);
+  check_faults_of_experts(check, 2);
   const FaultDirectory sides({.ffn_instances = 1});
   check_faults_of_sides(check, sides);
   return check.count();

@@ -109,6 +109,34 @@ class LayerCheck : public CheckCases {
     });
   }
 
+  // A NaN in the input of a rank of a layer that is one kernel ends its run.
+  void check_no_scores(const std::string& line) {
+    const MoeCase one = parse_moe_case(line);
+    const std::string what = "moe layer " + line + " NaN in the input";
+    if (is_skipped(what, one.mesh)) return;
+    guarded(what, [&] {
+      const Plan plan = parallelize(moe_plan(one), one.mesh);
+      Executor executor(layer_setup(one, plan));
+      const auto step = prepared_layer(executor, one, plan);
+      const int last = num_ranks(one.mesh) - 1;
+      auto x = layer_inputs(one, plan, last).at("x");
+      x[x.size() / 2] = NAN;
+      executor.give(*step, last, "x", x);
+      std::string message = "nothing";
+      try {
+        static_cast<void>(executor.run(*step, {}));
+      } catch (const std::exception& error) {
+        message = error.what();
+      }
+      const std::string expected = "rank " + std::to_string(last) + ", op experts";
+      count(message.starts_with(expected) &&
+            message.find("scores of 1 token are no numbers") != std::string::npos);
+      std::printf("%s %s  said: %s\n", verdict(), what.c_str(), message.c_str());
+      executor.give(*step, last, "x", layer_inputs(one, plan, last).at("x"));
+      static_cast<void>(executor.run(*step, {}));  // throws if it says so of what is mended
+    });
+  }
+
   // What one d2h_sync op reads must be read before it is used.
   void check_missing_sync(const std::string& line) {
     const MoeCase one = parse_moe_case(line);
@@ -138,6 +166,7 @@ class LayerCheck : public CheckCases {
     if (expected_.contains(key_of(one))) return;
     MoeCase plain = one;
     plain.mesh = {};
+    if (one.load != "router") plain.imposes_bias = imposes_bias(one);
     plain.design = MoeDesign::kShuffling;
     plain.streams = 1;
     plain.fuses_scatter = plain.fuses_gather = false;
@@ -166,7 +195,6 @@ class LayerCheck : public CheckCases {
 
   void check_layer(Executor& executor, const MoeCase& one, const Plan& plan) {
     const std::string what = "moe layer " + one.text;
-    if (one.load != "router") plain.imposes_bias = imposes_bias(one);
     if (one.mode == LaunchMode::kGraph && !host_waits(plan, 0).empty()) {
       check_refused(what, [&] { static_cast<void>(run_layer(executor, one, plan)); });
       return;
@@ -210,7 +238,13 @@ void check_one_gpu(LayerCheck& check) {
     check.check_layers(layer_lines(model, "dtype=bf16"));
     check.check_layers(layer_lines(model, "dtype=fp8"));
   }
+  for (const std::string format : {"dtype=bf16", "dtype=fp8"}) {
+    const std::string line = "tiny_qwen3 tokens=67 load=zipf:1 " + format;
+    check.check_layers({line + " design=persistent", line + " impose=bias"});
+  }
   check.check_nan("tiny_llama4 tokens=33 mode=eager");
+  check.check_no_scores("tiny_qwen3 tokens=33 design=persistent mode=eager");
+  check.check_no_scores("tiny_qwen3 tokens=33 design=persistent");
   check.check_missing_sync("tiny_qwen3 tokens=33 mode=eager design=slicing");
   check.check_missing_sync("tiny_qwen3 tokens=33 mode=eager design=concatenation");
 }
@@ -238,10 +272,6 @@ void check_several_gpus(LayerCheck& check) {
                             wide + " comm=copies mode=eager streams=2" + chunks});
       }
     }
-  for (const std::string format : {"dtype=bf16", "dtype=fp8"}) {
-    const std::string line = "tiny_qwen3 tokens=67 load=zipf:1 " + format;
-    check.check_layers({line + " design=persistent", line + " impose=bias"});
-  }
   }
   for (const std::string mesh : {"dp=2 tp=2 ep=4 comm=graph", "dp=2 tp=2 ep=2 comm=dedup_graph"}) {
     check.check_layers({"tiny_deepseek tokens=134 " + mesh});
@@ -256,6 +286,10 @@ void check_several_gpus(LayerCheck& check) {
                         wide + " comm=copies mode=eager",
                         wide + " comm=copies mode=eager chunks=3"});
   }
+  const std::string skewed = "tiny_qwen3 tokens=134 dp=2 ep=2 load=zipf:1";
+  check.check_layers({skewed + " design=persistent", skewed + " design=persistent mode=eager",
+                      skewed + " comm=graph impose=bias"});
+  check.check_no_scores("tiny_qwen3 tokens=134 dp=2 ep=2 design=persistent");
   for (const char* mesh :
        {"tp=2", "tp=2 ep=2", "dp=2 ep=2 comm=graph", "dp=2 ep=2 comm=graph chunks=2"}) {
     check.check_wrong_collectives("tiny_deepseek tokens=67 " + std::string(mesh));

@@ -33,10 +33,23 @@ Deployment small_deployment(const Mesh& mesh) {
           .num_kv_blocks = 64};
 }
 
+// 2 of 16 experts in each layer, which is one kernel over the data-parallel ranks.
+Deployment small_experts(const Mesh& mesh) {
+  Deployment deployment = small_deployment(mesh);
+  deployment.config["model_type"] = std::string("qwen3_moe");
+  deployment.config["num_experts"] = std::int64_t{16};
+  deployment.config["num_experts_per_tok"] = std::int64_t{2};
+  deployment.config["moe_intermediate_size"] = std::int64_t{128};
+  deployment.config["norm_topk_prob"] = true;
+  deployment.lowering.moe_design = MoeDesign::kPersistent;
+  return deployment;
+}
+
 // Of this process: several may be there at once.
-int next_number() {
+fs::path new_path() {
   static std::atomic<int> number{0};
-  return number++;
+  return fs::temp_directory_path() /
+         ("orrery-faults-" + std::to_string(getpid()) + "-" + std::to_string(number++));
 }
 
 }  // namespace
@@ -52,13 +65,17 @@ void write_file(const fs::path& file, const std::string& text) {
   if (!stream.flush()) throw std::runtime_error(file.string() + " cannot be written");
 }
 
-FaultDirectory::FaultDirectory(const Mesh& mesh, bool prefill_apart)
-    : path_(fs::temp_directory_path() /
-            ("orrery-faults-" + std::to_string(getpid()) + "-" + std::to_string(next_number()))) {
+FaultDirectory::FaultDirectory(OfExperts /*tag*/, const Mesh& mesh) : path_(new_path()) {
+  const Deployment deployment = small_experts(mesh);
+  begin(deployment);
+  const PrefillChunk chunk{.query = 64, .produces_token = false};
+  add_step(deployment, "a_chunks", "mode eager\nprefill 64 0 0\nprefill 64 0 0\n",
+           {.prefill = {chunk, chunk}});
+}
+
+FaultDirectory::FaultDirectory(const Mesh& mesh, bool prefill_apart) : path_(new_path()) {
   const Deployment deployment = small_deployment(mesh);
-  fs::remove_all(path_);
-  fs::create_directories(path_ / "steps");
-  write_file(path_ / "deployment.txt", to_text(deployment));
+  begin(deployment);
   constexpr std::int64_t kDecodes = 4;
   constexpr std::int64_t kContext = 100;
   const Batch decode{.num_decodes = kDecodes, .decode_context = kDecodes * kContext};
@@ -78,6 +95,12 @@ FaultDirectory::FaultDirectory(const Mesh& mesh, bool prefill_apart)
   prefill.graph_batch_sizes.clear();
   prefill.megakernel_batch_sizes.clear();
   write_file(path_ / "prefill_deployment.txt", to_text(prefill));
+}
+
+void FaultDirectory::begin(const Deployment& deployment) const {
+  fs::remove_all(path_);
+  fs::create_directories(path_ / "steps");
+  write_file(path_ / "deployment.txt", to_text(deployment));
 }
 
 FaultDirectory::~FaultDirectory() {

@@ -17,6 +17,12 @@ class FaultDirectory {
  public:
   // With `prefill_apart` serve needs twice as many GPUs.
   explicit FaultDirectory(const Mesh& mesh, bool prefill_apart = false);
+  // Of a mixture of experts whose layers are one kernel each, with one step: chunks of two
+  // prompts that they do not end, so that it samples nothing.
+  struct OfExperts {
+    explicit OfExperts() = default;
+  };
+  FaultDirectory(OfExperts, const Mesh& mesh);
   ~FaultDirectory();
   FaultDirectory(const FaultDirectory&) = delete;
   FaultDirectory& operator=(const FaultDirectory&) = delete;
@@ -25,6 +31,7 @@ class FaultDirectory {
   void change_plans(const std::string& from, const std::string& to) const;
 
  private:
+  void begin(const Deployment& deployment) const;
   void add_step(const Deployment& deployment, const std::string& name, const std::string& step,
                 const Batch& batch) const;
 
