@@ -2,6 +2,7 @@
 
 // A layer of fused_moe over several ranks with operands of its own, for checks and times.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -78,6 +79,27 @@ class RankedLayer {
     }
   }
 
+  // Of each two experts scores are equal, so that the lower one is chosen first.
+  void tie() {
+    const auto row = count_of(shape_.hidden);
+    for (const int rank : set_.here()) {
+      const cuda::DeviceGuard guard(set_.device(rank));
+      bf16* const router = ranks_[count_of(rank)]->router.get();
+      for (std::size_t expert = 0; expert + 1 < count_of(shape_.experts); expert += 2) {
+        ORRERY_CUDA(cudaMemcpy(router + (expert + 1) * row, router + expert * row,
+                               row * sizeof(bf16), cudaMemcpyDeviceToDevice));
+      }
+    }
+  }
+
+  // A token of `rank`, where that is here and has some, has an x that is not a number.
+  void spoil(int rank) {
+    if (ranks_[count_of(rank)] == nullptr || tokens_[count_of(rank)] == 0) return;
+    const cuda::DeviceGuard guard(set_.device(rank));
+    const std::int64_t at = tokens_[count_of(rank)] / 2 * shape_.hidden + shape_.hidden - 1;
+    ORRERY_CUDA(cudaMemset(ranks_[count_of(rank)]->x.get() + at, 0xFF, sizeof(bf16)));
+  }
+
   // What is added to the logits of all ranks, the same on each.
   void bias() {
     is_biased_ = true;
@@ -118,7 +140,9 @@ class RankedLayer {
   }
   [[nodiscard]] const FusedMoePlan& plan() const { return plan_; }
 
-  // Scores against the reference, y against what these scores choose.
+  // Of each rank with tokens so many: y against what the scores choose, these against the
+  // reference, and of tokens whose scores are no numbers how many are counted, and have y.
+  static constexpr std::size_t kDifferences = 4;
   [[nodiscard]] std::vector<Difference> differences() const {
     constexpr double kScoreBound = 1e-4;
     const double bound = kIsFp8 ? kFp8Bound : kBf16Bound * std::sqrt(3.0);
@@ -151,16 +175,21 @@ class RankedLayer {
       if (shape.tokens == 0) continue;
       const auto x = host_double(stream, of.x.get(), count_of(shape.tokens * shape.hidden));
       const auto router = host_double(stream, of.router.get(), of.router.size());
-      const auto scores =
-          host_double(stream, of.scores.get(), count_of(shape.tokens * shape.experts));
+      auto scores = host_double(stream, of.scores.get(), count_of(shape.tokens * shape.experts));
       const auto bias = is_biased_ ? host_double(stream, of.logit_bias.get(), of.logit_bias.size())
                                    : std::vector<double>();
-      const reference::FusedMoe expected =
+      reference::FusedMoe expected =
           reference::fused_moe(x, router, w1, w2, shape, scores, {}, shared_w1, shared_w2, bias);
+      std::vector<double> y = host_double(stream, of.y.get(), expected.y.size());
+      const auto not_numbers = leave_out_faulty(expected, y, scores);
+      const auto faulty = static_cast<double>(expected.faulty.size());
+      const double counted = host_double(stream, of.faults.get(), 1).front();
       const std::string name = "rank " + std::to_string(rank);
-      result.push_back(difference(name + " y", host_double(stream, of.y.get(), expected.y.size()),
-                                  expected.y, bound));
+      result.push_back(difference(name + " y", y, expected.y, bound));
       result.push_back(difference(name + " scores", scores, expected.scores, kScoreBound));
+      result.push_back({.what = name + " faults", .error = std::abs(counted - faulty)});
+      result.push_back({.what = name + " faulty tokens with numbers",
+                        .error = faulty - static_cast<double>(not_numbers)});
     }
     return result;
   }
@@ -212,6 +241,25 @@ class RankedLayer {
   static constexpr std::int64_t kRoom = 16;  // so that none is empty
   static constexpr std::uint64_t kSharedSeed = 5'000'000;
   static constexpr std::uint64_t kBiasSeed = 6'000'000;
+
+  // Zeros for tokens whose scores are no numbers; how many of these have a y that is none, too.
+  std::ptrdiff_t leave_out_faulty(reference::FusedMoe& expected, std::vector<double>& y,
+                                  std::vector<double>& scores) const {
+    std::ptrdiff_t not_numbers = 0;
+    for (const std::int32_t token : expected.faulty) {
+      const auto of_token = [&](std::vector<double>& values, std::int64_t columns) {
+        return std::span(values).subspan(count_of(token * columns), count_of(columns));
+      };
+      const auto found = of_token(y, shape_.hidden);
+      not_numbers +=
+          std::ranges::all_of(found, [](double value) { return std::isnan(value); }) ? 1 : 0;
+      std::ranges::fill(found, 0.0);
+      std::ranges::fill(of_token(expected.y, shape_.hidden), 0.0);
+      std::ranges::fill(of_token(scores, shape_.experts), 0.0);
+      std::ranges::fill(of_token(expected.scores, shape_.experts), 0.0);
+    }
+    return not_numbers;
+  }
 
   // The same on each rank, whatever the seed.
   void fill_shared(const cuda::Stream& stream, const Rank& of) const {

@@ -58,6 +58,13 @@ std::vector<std::int64_t> dealt(const RankSet& set, std::initializer_list<std::i
   return tokens;
 }
 
+enum class Routed : std::uint8_t {
+  kFreely,
+  kToOne,      // all tokens to the last expert
+  kByTies,     // of each two experts equal scores
+  kNotNumber,  // a token of the last rank with tokens has no numbers
+};
+
 struct LayerSizes {
   std::int64_t hidden;
   std::int64_t ffn;
@@ -72,7 +79,7 @@ template <typename T = bf16>
 void check_once(const RankSet& set, const LayerSizes& sizes,
                 const std::vector<std::int64_t>& tokens, const Report& report,
                 ExpertActivation activation = ExpertActivation::kSwiglu, int before = 0,
-                bool forces = false) {
+                Routed routed = Routed::kFreely) {
   FusedMoeShape shape = shape_on(set, sizes.hidden, sizes.ffn, sizes.experts, sizes.topk, tokens);
   shape.activation = activation;
   shape.shared = sizes.shared;
@@ -85,12 +92,19 @@ void check_once(const RankSet& set, const LayerSizes& sizes,
     layer.run(before);
     layer.fill(1);
   }
-  if (forces) layer.force(shape.experts - 1);
+  if (routed == Routed::kToOne) layer.force(shape.experts - 1);
+  if (routed == Routed::kByTies) layer.tie();
+  if (routed == Routed::kNotNumber) {
+    int last = set.size() - 1;
+    while (last > 0 && tokens[count_of(last)] == 0) --last;
+    layer.spoil(last);
+  }
   layer.run();
+  constexpr const char* kHow[] = {"eager", "all to the last expert", "experts of equal scores",
+                                  "a token without numbers"};
   const std::string how = sizes.is_biased ? "with a bias on the logits"
-                          : forces        ? "all to the last expert"
                           : before > 0    ? "behind " + std::to_string(before) + " launches"
-                                          : "eager";
+                                          : kHow[static_cast<std::size_t>(routed)];
   report({.what = named(shape, tokens, how), .differences = layer.differences(), .faults = {}});
   layer.close();
 }
@@ -108,7 +122,7 @@ void check_loss(const RankSet& set, const Report& report) {
     FusedMoeReport result{
         .what = named(shape, tokens, "without weights of rank " + std::to_string(rank))};
     const std::vector<Difference> found = layer.differences();
-    for (std::size_t i = 0; i < found.size(); i += 2) {  // y of each rank
+    for (std::size_t i = 0; i < found.size(); i += RankedLayer<T>::kDifferences) {  // y
       if (found[i].passes()) result.faults.push_back("not noticed in " + found[i].what);
     }
     report(result);
@@ -230,7 +244,7 @@ void check_cases(const RankSet& set, int replays, const Report& report) {
   check_once(set, {256, 264, 8 * n, 2}, dealt(set, {700, 650}), report, ExpertActivation::kGelu);
   check_once(set, {256, 384, 4 * n, 2}, dealt(set, {2000, 1999}), report, ExpertActivation::kRelu);
   check_once(set, {256, 128, 8 * n, 2}, dealt(set, {500, 20}), report, ExpertActivation::kSwiglu, 0,
-             /*forces=*/true);
+             Routed::kToOne);
   check_once(set, {256, 128, 8 * n, 2}, dealt(set, {300, 200}), report, ExpertActivation::kSwiglu,
              1);
   check_once(set, {256, 128, 8 * n, 2}, dealt(set, {300, 200}), report, ExpertActivation::kSwiglu,
@@ -239,7 +253,7 @@ void check_cases(const RankSet& set, int replays, const Report& report) {
   check_once(set, {256, 72, 4 * n, 4, 3}, dealt(set, {0, 200}), report, ExpertActivation::kGelu, 2);
   check_once(set, {256, 128, 8 * n, 2, 0, 1.0}, dealt(set, {300, 200}), report);
   check_once(set, {256, 128, 8 * n, 2, 1, 0.5}, dealt(set, {500, 20}), report,
-             ExpertActivation::kSwiglu, 0, /*forces=*/true);
+             ExpertActivation::kSwiglu, 0, Routed::kToOne);
   check_once(set, {256, 128, 512, 8}, dealt(set, {150, 40}), report);
   const LayerSizes biased{.hidden = 1024,
                           .ffn = 128,
@@ -258,9 +272,19 @@ void check_cases(const RankSet& set, int replays, const Report& report) {
   check_once<fp8>(set, {256, 272, 8 * n, 2}, dealt(set, {700, 650}), report,
                   ExpertActivation::kGelu);
   check_once<fp8>(set, {256, 128, 8 * n, 2}, dealt(set, {500, 20}), report,
-                  ExpertActivation::kSwiglu, 0, /*forces=*/true);
+                  ExpertActivation::kSwiglu, 0, Routed::kToOne);
   check_once<fp8>(set, {256, 128, 8 * n, 2}, dealt(set, {300, 200}), report,
                   ExpertActivation::kSwiglu, 50);
+  check_once(set, {256, 128, 8 * n, 3}, dealt(set, {130, 60}), report, ExpertActivation::kSwiglu, 0,
+             Routed::kByTies);
+  check_once<fp8>(set, {256, 128, 8 * n, 3, 1}, dealt(set, {60, 130}), report,
+                  ExpertActivation::kSwiglu, 0, Routed::kByTies);
+  check_once(set, {256, 128, 8 * n, 2}, dealt(set, {130, 60}), report, ExpertActivation::kSwiglu, 0,
+             Routed::kNotNumber);
+  check_once(set, {256, 128, 8 * n, 2, 1, 1.0}, dealt(set, {60, 0}), report,
+             ExpertActivation::kSwiglu, 0, Routed::kNotNumber);
+  check_once<fp8>(set, {256, 128, 8 * n, 2}, dealt(set, {60, 130}), report,
+                  ExpertActivation::kSwiglu, 0, Routed::kNotNumber);
   check_loss<bf16>(set, report);
   check_loss<fp8>(set, report);
   check_replays<bf16>(set, replays, report);

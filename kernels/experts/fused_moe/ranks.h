@@ -23,9 +23,9 @@ struct FusedMoeReport {
 };
 
 // On `devices`, which two or more ranks have or share: ranks of unlike tokens, none included; all
-// tokens to one expert; launches behind others of another routing; graphs replayed with changing
-// operands; a rank that does not come. Each against the double-precision reference. `report` is
-// called with each as it is done.
+// tokens to one expert; experts of equal scores; a token without numbers; launches behind others of
+// another routing; graphs replayed with changing operands; a rank that does not come. Each against
+// the double-precision reference. `report` is called with each as it is done.
 void check_fused_moe_ranks(std::span<const int> devices,
                            const std::function<void(const FusedMoeReport&)>& report);
 
