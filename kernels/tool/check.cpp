@@ -27,7 +27,7 @@ struct Group {
 constexpr Group kGroups[] = {
     {"loading", check_loading},
     {"collectives", check_peers, check_small_peers},
-    {"fused_moe_ranks", check_fused_moe},
+    {"fused_moe_ranks", check_fused_moe, check_small_fused_moe},
     {"fused_moe_processes", check_fused_moe_processes},
     {"trace", check_trace_records},
     {"execute", check_execute},

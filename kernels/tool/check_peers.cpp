@@ -62,6 +62,12 @@ CheckCount check_fused_moe() {
   return count;
 }
 
+CheckCount check_small_fused_moe() {
+  return reported([](const std::vector<int>& devices, const auto& report) {
+    if (devices.size() == 2) check_small_fused_moe_ranks(devices, report);
+  });
+}
+
 CheckCount check_small_peers() {
   return reported([](const std::vector<int>& devices, const auto& report) {
     if (devices.size() != 2) return;

@@ -17,6 +17,8 @@ CheckCount check_small_peers();
 // fused_moe on 2 GPUs and on all: ranks with unlike tokens and none, changing routing, a rank that
 // does not come.
 CheckCount check_fused_moe();
+// The same in a few small calls, between 2 GPUs.
+CheckCount check_small_fused_moe();
 // The same of ranks that are processes of their own, which this one starts, and a process that is
 // killed: before it launches, and while all replay. With fewer than two GPUs prints that it was
 // skipped, since processes take turns on one.

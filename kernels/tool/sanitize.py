@@ -28,7 +28,10 @@ import time
 from collections.abc import Mapping, Sequence
 
 TOOLS = ("synccheck", "memcheck", "initcheck", "racecheck")  # the quick ones first, so that they end
-PEERS = "collectives"
+PEERS = ("collectives", "fused_moe_ranks")
+# Of fused_moe_ranks the tools that look into its kernel between GPUs: racecheck leaves it out (ORDERED), and results that
+# other ranks' bulk copies bring are not written to initcheck (COPIED).
+WITHOUT_RANKS = ("initcheck", "racecheck")
 ERRORS = 86  # exit code of a run with errors
 GRACE_S = 20.0  # for the call that runs when the time is over
 PEERS_S = 90.0  # of the peers under one tool; memcheck took 38 s once and more than 45 s once, on two H200s
@@ -178,6 +181,11 @@ def counted(calls: str) -> list[tuple[str, int]]:
     return collections.Counter(line.split()[0] for line in calls.splitlines()).most_common()
 
 
+def peers_of(tool: str) -> list[str]:
+    """Groups of checks between GPUs that run under a tool."""
+    return [group for group in PEERS if group != "fused_moe_ranks" or tool not in WITHOUT_RANKS]
+
+
 def num_gpus() -> int:
     listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=False)
     return len(listed.stdout.splitlines())
@@ -212,13 +220,16 @@ class Sanitizing:
                    environment)
 
     def peers(self, tool: str) -> list[Row]:
-        left = min(PEERS_S, self.end - time.monotonic())
-        if self.gpus < 2 or left < 1:
-            why = f"needs 2 GPUs, {self.gpus} here" if self.gpus < 2 else "the time was over"
-            print(f"skip {tool} {PEERS}: {why}")
-            return []
-        return [run(self.sanitizer, tool, PEERS, [self.binary, "check", PEERS, "--small"],
-                    self.directory / tool / f"{PEERS}.log", left, {**os.environ, "CUDA_MODULE_LOADING": "LAZY"})]
+        rows = []
+        for group in peers_of(tool):
+            left = min(PEERS_S, self.end - time.monotonic())
+            if self.gpus < 2 or left < 1:
+                why = f"needs 2 GPUs, {self.gpus} here" if self.gpus < 2 else "the time was over"
+                print(f"skip {tool} {group}: {why}")
+                continue
+            rows.append(run(self.sanitizer, tool, group, [self.binary, "check", group, "--small"],
+                            self.directory / tool / f"{group}.log", left, {**os.environ, "CUDA_MODULE_LOADING": "LAZY"}))
+        return rows
 
     def under(self, tool: str, is_last: bool) -> list[Row]:
         (self.directory / tool).mkdir(exist_ok=True)
@@ -227,7 +238,7 @@ class Sanitizing:
             print(f"     {tool} makes no call of {omitted} that launch functions of cuBLASLt")
         (self.directory / tool / "calls.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         kernels = counted("\n".join(lines))
-        latest = self.end - GRACE_S - (PEERS_S if self.gpus >= 2 else 0.0)
+        latest = self.end - GRACE_S - (PEERS_S * len(peers_of(tool)) if self.gpus >= 2 else 0.0)
         deadline = latest if is_last else min(time.monotonic() + self.seconds, latest)
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
             rows = list(pool.map(lambda place: self.of_kernel(tool, kernels, place, deadline), range(len(kernels))))

@@ -18,6 +18,7 @@ case "$*" in
   *"check rope"*) echo "2 passed, 0 failed" ;;
   *"check sample"*) echo "0 passed, 0 failed"; echo "1 left out: the time is over" ;;
   *"check collectives"*) echo "5 passed, 0 failed" ;;
+  *"check fused_moe_ranks --small"*) echo "9 passed, 0 failed" ;;
 esac
 """
 
@@ -63,7 +64,10 @@ def rows(tmp_path: pathlib.Path) -> dict[tuple[str, str], dict[str, str]]:
 def test_every_tool_runs_over_every_kernel_and_the_peers(sanitize, tmp_path):
     done = sanitize()
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "12 passed, 0 failed"  # four tools, two kernels and the peers
+    assert done.stdout.splitlines()[-1] == "14 passed, 0 failed"  # four tools, two kernels and the peers, of which one runs under two
+    found = {tool for tool, kernel in rows(tmp_path) if kernel == "fused_moe_ranks"}
+    assert found == {"synccheck", "memcheck"}
+    assert rows(tmp_path)["memcheck", "fused_moe_ranks"]["calls"] == "9"
     assert rows(tmp_path)["racecheck", "rope"]["calls"] == "2"
     assert (tmp_path / "out/calls.txt").read_text(encoding="utf-8").count("\n") == 3
 
@@ -71,7 +75,7 @@ def test_every_tool_runs_over_every_kernel_and_the_peers(sanitize, tmp_path):
 def test_errors_of_a_tool_fail_its_kernel_alone(sanitize, tmp_path):
     done = sanitize(bad='"initcheck rope"')
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-1] == "11 passed, 1 failed"
+    assert done.stdout.splitlines()[-1] == "13 passed, 1 failed"
     assert rows(tmp_path)["initcheck", "rope"]["errors"] == "3"
 
 

@@ -304,6 +304,25 @@ void check_fused_moe_ranks(std::span<const int> devices, const Report& report) {
   check_missing_rank(set, report);
 }
 
+void check_small_fused_moe_ranks(std::span<const int> devices, const Report& report) {
+  // Code is loaded, and looked at, before ranks wait for each other.
+  for (const int device : devices) {
+    const RankSet alone(std::span(&device, 1));
+    check_once(alone, {64, 64, 4, 2}, {5}, report);
+    check_once<fp8>(alone, {64, 64, 4, 2}, {5}, report);
+  }
+  const RankSet set(devices);
+  const auto n = static_cast<std::int64_t>(set.size());
+  check_once(set, {64, 64, n, 1}, dealt(set, {1}), report);
+  check_once(set, {128, 72, 4 * n, 2}, dealt(set, {40, 0}), report);
+  check_once(set, {72, 40, 5 * n, 3, 1}, dealt(set, {7, 33}), report, ExpertActivation::kGelu, 1);
+  check_once(set, {64, 64, 4 * n, 2, 0, 1.0}, dealt(set, {40, 20}), report,
+             ExpertActivation::kSwiglu, 0, Routed::kToOne);
+  check_once<fp8>(set, {128, 80, 4 * n, 2, 1}, dealt(set, {3, 40}), report);
+  check_once<fp8>(set, {64, 64, 4 * n, 2}, dealt(set, {20, 20}), report, ExpertActivation::kSwiglu,
+                  2);
+}
+
 void check_fused_moe_process(const ProcessGroup& processes, int device, const Report& report) {
   constexpr int kReplays = 200;
   check_cases(RankSet(processes, device), kReplays, report);

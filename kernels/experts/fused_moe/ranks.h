@@ -29,6 +29,11 @@ struct FusedMoeReport {
 void check_fused_moe_ranks(std::span<const int> devices,
                            const std::function<void(const FusedMoeReport&)>& report);
 
+// A few small ones of these, behind one of each format of each device by itself: for tools that
+// look at every access.
+void check_small_fused_moe_ranks(std::span<const int> devices,
+                                 const std::function<void(const FusedMoeReport&)>& report);
+
 // The same of ranks that are processes of their own, of which this one is on `device`: fewer
 // replays, and no rank that does not come. All processes make the call; `report` gets what is of
 // this one's rank.
