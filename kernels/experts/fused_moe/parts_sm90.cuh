@@ -8,6 +8,7 @@
 #include "kernels/cuda/sm90.cuh"
 #include "kernels/experts/fused_moe/buffers.h"
 #include "kernels/experts/fused_moe/shape.h"
+#include "kernels/experts/fused_moe/slot_order.h"
 #include "kernels/experts/fused_moe/task_order.h"
 #include "kernels/experts/grouped_gemm/swap_ab_sm90.cuh"
 
@@ -68,8 +69,8 @@ struct Area {
   unsigned long long* starts;
 };
 
-// Experts are told by slots: each rank's shared ones, and behind them its routed ones. `topk` are
-// all that a token goes to, `chosen` of them by its scores.
+// Experts are told by slots (slot_order.h). `topk` are all that a token goes to, `chosen` of them
+// by its scores.
 struct Arguments {
   const bf16* x;
   const float* correction_bias;  // [routed], or null
@@ -257,15 +258,12 @@ __device__ inline unsigned long long load_word_of_ranks(const unsigned long long
 
 // --- ranks ---------------------------------------------------------------------------------------
 
-__device__ inline int rank_of(const Arguments& a, int slot) { return slot / a.own; }
+__device__ inline int rank_of(const Arguments& a, int slot) { return rank_of_slot(slot, a.own); }
 __device__ inline int slot_of(const Arguments& a, int expert) {
-  const int of_rank = a.own - a.shared;
-  return expert / of_rank * a.own + a.shared + expert % of_rank;
+  return slot_of_expert(expert, a.own, a.shared);
 }
-// Ranks begin with their first slots at the same time, so results come back by turns: the first
-// slot of each rank, the second of each, ...
 __device__ inline int turn_of(const Arguments& a, int slot) {
-  return slot % a.own * a.ranks + slot / a.own;
+  return turn_of_slot(slot, a.own, a.ranks);
 }
 // Where `rank` says that its results of each turn begin.
 __device__ inline unsigned long long* starts_of(const Arguments& a, const Area& area, int rank,

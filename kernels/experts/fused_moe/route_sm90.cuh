@@ -144,7 +144,9 @@ __device__ inline void exchange_counts(const Arguments& a, Scratch& scratch, std
 
 // --- counts of all ranks -------------------------------------------------------------------------
 
-__device__ inline bool is_shared(const Arguments& a, int slot) { return slot % a.own < a.shared; }
+__device__ inline bool is_shared(const Arguments& a, int slot) {
+  return is_shared_slot(slot, a.own, a.shared);
+}
 
 // By all threads: rows that are taken of each slot, in the order in which their results lie.
 __device__ inline void take_rows(const Arguments& a, Scratch& scratch) {
