@@ -83,10 +83,16 @@ class Communication:
 class Listing:
     rank: int
     rows: tuple[Row, ...]  # by stream, the most time first
-    communication: Communication
+    communication: Communication  # of collectives alone
+    inside: tuple[str, ...] = ()  # kernels that send rows between ranks themselves, of whose time no part is told apart
 
     def to_dict(self) -> dict[str, Any]:
-        return {"rank": self.rank, "rows": [dataclasses.asdict(row) for row in self.rows], "communication": self.communication.to_dict()}
+        return {
+            "rank": self.rank,
+            "rows": [dataclasses.asdict(row) for row in self.rows],
+            "communication": self.communication.to_dict(),
+            "inside": list(self.inside),
+        }
 
 
 def listing(timeline: TimelineTable, plan_text: str, *, rank: int = 0) -> Listing:
@@ -106,13 +112,18 @@ def of_spans(ops: Sequence[Mapping[str, Any]], spans: Iterable[Span], *, rank: i
     """Of one rank of a timeline, predicted or measured; `ops` as _core.plan_ops gives them."""
     every = list(spans)
     own = sorted((span for span in every if span.rank == rank and span.kind != "host"), key=lambda span: span.start_s)
-    return Listing(rank, tuple(_rows(ops, own)), _communication(own, max((span.end_s for span in every), default=0.0)))
+    rows = tuple(_rows(ops, own))
+    inside = sorted({row.kernel for row in rows} & _that_send(ops, rank))
+    return Listing(rank, rows, _communication(own, max((span.end_s for span in every), default=0.0)), tuple(inside))
 
 
 def table(found: Listing) -> str:
     """In plain text."""
     rows = [(row.kernel, str(row.stream), str(row.launches), f"{row.time_s * 1e6:.1f}") for row in found.rows]
-    return f"{aligned(('kernel', 'stream', 'launches', 'us'), rows, right=(1, 2, 3))}\n{text(found.communication)}"
+    shares = text(found.communication)
+    if found.inside:
+        shares = f"communication: inside {' and '.join(found.inside)}, not told apart; beside it {shares.removeprefix('communication: ')}"
+    return f"{aligned(('kernel', 'stream', 'launches', 'us'), rows, right=(1, 2, 3))}\n{shares}"
 
 
 def text(found: Communication) -> str:
@@ -131,6 +142,12 @@ def _rows(ops: Sequence[Mapping[str, Any]], spans: Sequence[Span]) -> list[Row]:
         reached[span.stream] = max(reached[span.stream], span.end_s)
     rows = [Row(*key, len(times), sum(times)) for key, times in found.items()]
     return sorted(rows, key=lambda row: (row.stream, -row.time_s, row.kernel))
+
+
+def _that_send(ops: Sequence[Mapping[str, Any]], rank: int) -> set[str]:
+    """Kernels that are layers of experts over several ranks: each has a part of the experts."""
+    bodies = [op["body"] for op in ops if rank in op["ranks"] and op["body"]["name"] == "fused_moe"]
+    return {body["name"] for body in bodies if body["dims"]["experts"] < body["dims"]["experts_total"]}
 
 
 def _communication(spans: Sequence[Span], step_s: float) -> Communication:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -202,15 +203,22 @@ def designs(model: str, *, tokens: int, **keys: Any) -> list[MoeLayer]:
 def persistent(model: str, *, tokens: int, **keys: Any) -> list[MoeLayer]:
     """The layer as one kernel, or none where that does not take the model, its format or its placement, or tokens prefer
     some experts: it is priced as if they chose all alike."""
-    if keys.get("expert_load", "uniform") not in ("uniform", "balanced"):
-        return []
+    return _persistent(model, tokens=tokens, **keys)[0]
+
+
+def _persistent(model: str, *, tokens: int, **keys: Any) -> tuple[list[MoeLayer], str]:
+    """persistent(), and why it is left out where it is."""
+    load = keys.get("expert_load", "uniform")
+    if load not in ("uniform", "balanced"):
+        return [], f"it is priced as if tokens chose all experts alike, found expert_load {load}"
     alone = {**keys, "expert_comm": "all_to_all", "streams": 1, "chunks": 1}  # it sends rows itself, on one stream
     try:
-        return [layer(model, tokens=tokens, design="persistent", **alone)]
+        return [layer(model, tokens=tokens, design="persistent", **alone)], ""
     except _core.ScenarioError as error:
-        if "design persistent" not in str(error):
+        _, named, reason = str(error).partition("design persistent: ")
+        if not named:
             raise
-        return []
+        return [], reason
 
 
 def ablation(model: str, *, tokens: int, fuses: bool = False, **keys: Any) -> list[MoeLayer]:
@@ -310,7 +318,7 @@ def _tiles_of_ranks(one: MoeLayer, what: str) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class OnHosts:
-    """A layer whose ranks are on several hosts, simulated tile by tile; nothing of it was measured."""
+    """A layer whose ranks are on several hosts, simulated tile by tile as on one; nothing of it was measured."""
 
     hosts: int
     nic_queue: int  # messages of a rank that are not acknowledged, at most; 0: any number
@@ -345,6 +353,15 @@ def hosts_text(found: OnHosts) -> str:
     return (f"simulated, {found.hosts} hosts, NICs of {found.nic_bytes_per_s / 1e9:g} GB/s and {_us(found.nic_latency_s)} us, {most} at once: "
             f"{_us(found.duration_s)} us, {found.duration_s / found.one_host_s:.2f} times one host's {_us(found.one_host_s)}; "
             f"{found.most_outstanding:,} there were")  # fmt: skip
+
+
+def basis_text(one: MoeLayer) -> str:
+    """Why times simulated tile by tile are not those of the table above, in a line of plain text; empty where they are."""
+    tiles_s = _core.moe_tiles(**_tiles_of_ranks(one, "tiles"))["duration_s"]
+    if _us(tiles_s) == _us(one.duration_s):
+        return ""
+    return (f"two models: in the table {one.label} takes {_us(one.duration_s)} us, as rows of its kernel's times have it; times below the "
+            f"table are of its tiles simulated, {_us(tiles_s)} us on one host with no rank late ({tiles_s / one.duration_s - 1:+.1%})")  # fmt: skip
 
 
 def _us(value: float) -> str:
@@ -412,7 +429,8 @@ def _simulated(one: MoeLayer, options: argparse.Namespace) -> tuple[dict[str, An
         apart = on_hosts(one, hosts=options.hosts, nic_queue=options.nic_queue)
         found["on_hosts"] = apart.to_dict()
         text += f"{hosts_text(apart)}\n"
-    return found, text
+    basis = basis_text(one) if text else ""
+    return found, text + (f"{basis}\n" if basis else "")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -426,6 +444,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("--chunks with --ablation, whose layers are not cut; expected one of them")
     found: list[dict[str, Any]] = []
     for tokens in options.tokens:
+        left_out = ""
         if options.ablation:
             layers = ablation(options.model, tokens=tokens, **keys)
         elif options.dp > 1 or options.ep > 1 or options.chunks > 1:  # the other designs hold all experts on each rank
@@ -433,14 +452,19 @@ def run(options: argparse.Namespace) -> int:
             if options.chunks > 1:
                 label = f"shuffling, {options.chunks} chunks"
                 layers.append(layer(options.model, tokens=tokens, streams=options.streams, chunks=options.chunks, label=label, **keys))
-            layers += persistent(options.model, tokens=tokens, **keys)
+            alone, left_out = _persistent(options.model, tokens=tokens, **keys)
+            layers += alone
         else:
-            layers = designs(options.model, tokens=tokens, streams=options.streams, **keys)
+            layers = [layer(options.model, tokens=tokens, design=design, streams=options.streams, **keys) for design in DESIGNS]
+            alone, left_out = _persistent(options.model, tokens=tokens, **keys)
+            layers += alone
+        if left_out:
+            left_out = f"persistent, the layer as one kernel, is left out: {left_out}"
         kernels = [one for one in layers if one.buffers_bytes]
         if (options.straggler_delay is not None or options.jitter or options.hosts is not None) and not kernels:
             raise ValueError(
                 "late ranks and several hosts: no design persistent here, expected a model, format and placement that it takes, "
-                "without --ablation"
+                f"without --ablation{'; ' if left_out else ''}{left_out}"
             )
         more = {one.label: _simulated(one, options) for one in kernels}
         listings = [launches.listing(one.timeline, one.plan_text) for one in layers] if options.launches else []
@@ -448,16 +472,18 @@ def run(options: argparse.Namespace) -> int:
         for entry, listing in zip(found[-len(layers) :], listings):
             entry["listing"] = listing.to_dict()
         if not options.json:
-            below = "".join(f"{memory(one)}\n{more[one.label][1]}" for one in kernels)
+            below = "".join(f"{memory(one)}\n{more[one.label][1]}" for one in kernels) + (f"{left_out}\n" if left_out else "")
             print(f"{layers[0].model}, {tokens} tokens, {options.weights}, {options.machine}\n{table(layers)}\n{below}")
             for one, listing in zip(layers, listings):
                 print(f"{one.label}, {one.mode}\n{launches.table(listing)}\n")
+        elif left_out:
+            print(left_out, file=sys.stderr)
     if options.json:
         print(json.dumps(found, indent=1))
     return 0
 
 
 __all__ = [
-    "DESIGNS", "LateRank", "MoeLayer", "OnHosts", "ablation", "designs", "hosts_text", "late_rank", "late_text", "layer", "memory",
+    "DESIGNS", "LateRank", "MoeLayer", "OnHosts", "ablation", "basis_text", "designs", "hosts_text", "late_rank", "late_text", "layer", "memory",
     "of_scenario", "on_hosts", "persistent", "stragglers", "stragglers_text", "table",
 ]  # fmt: skip

@@ -42,6 +42,34 @@ def test_one_kernel_stands_beside_the_designs_where_it_takes_the_model(capsys) -
         moe.persistent("no-model", tokens=64)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--expert-load", "{zipf: 1.0}"], "as if tokens chose all experts alike, found expert_load {zipf: 1.0}"),
+        (["--dp", "16", "--ep", "16", "--machine", "h200-cluster"], "ep is 16, expected at most 8"),
+        (["--tp", "2", "--machine", "hgx-h200"], "tp is 2, expected 1"),
+    ],
+)
+def test_one_kernel_that_is_left_out_says_why(options: list[str], words: str, capsys) -> None:
+    command = ["moe", "qwen3-30b-a3b", "--tokens", "4096", *options]
+    assert cli.main(command) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("persistent")]
+    assert line.startswith("persistent, the layer as one kernel, is left out: ") and words in line
+    assert cli.main([*command, "--json"]) == 0
+    found = capsys.readouterr()
+    assert all(one["design"] != "persistent" for one in json.loads(found.out)) and words in found.err
+
+
+def test_communication_of_one_kernel_is_inside_it(capsys) -> None:
+    command = ["moe", "qwen3-30b-a3b", "--tokens", "4096", "--launches", "--machine", "hgx-h200"]
+    assert cli.main([*command, "--dp", "2", "--ep", "2"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("communication")]
+    assert not lines[0].startswith("communication: 0.0 %")  # of the pipeline, by collectives
+    assert lines[1] == "communication: inside fused_moe, not told apart; beside it 0.0 % of the time, exposed 0.0 %"
+    assert cli.main(command) == 0  # on one GPU there is none
+    assert "inside" not in capsys.readouterr().out
+
+
 def test_tiles_of_one_kernel_are_simulated_with_times_of_ones_own() -> None:
     shape = {"tokens": 1024, "hidden": 2048, "ffn": 1408, "experts": 64, "topk": 6}
     found = _core.moe_tiles(**shape)
@@ -141,7 +169,10 @@ def test_ranks_on_two_hosts_send_rows_by_their_network_cards(capsys) -> None:
     assert few.duration_s > two.duration_s and few.most_outstanding == 16
     command = ["moe", "qwen3-30b-a3b", "--tokens", "8192", "--dp", "4", "--ep", "4", "--machine"]
     assert cli.main([*command, "h200-cluster", "--hosts", "2", "--nic-queue", "16"]) == 0
-    assert "simulated, 2 hosts, NICs of 50 GB/s" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "simulated, 2 hosts, NICs of 50 GB/s" in text
+    # The table's price is of rows, one host's time below it of tiles: the line says both, and how far they are apart.
+    assert f"in the table persistent takes {one.duration_s * 1e6:,.1f} us" in text and f"{two.one_host_s * 1e6:,.1f} us on one host" in text
     for machine, hosts, words in (("hgx-h200", "2", "expected one that has it"), ("h200-cluster", "3", "expected as many on each")):
         assert cli.main([*command, machine, "--hosts", hosts]) == 2
         assert words in capsys.readouterr().err
@@ -271,7 +302,7 @@ def test_results_are_frozen_and_equal_when_repeated() -> None:
 
 def test_the_command_line_prints_tables_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["moe", SCOUT, "--tokens", "8", "64"]) == 0
-    assert capsys.readouterr().out.count("shuffling") == 2
+    assert capsys.readouterr().out.count("\nshuffling ") == 2
     assert cli.main(["moe", SCOUT, "--ablation", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["label"] == "all of it"
     assert cli.main(["moe", "nothing"]) == 2
