@@ -15,7 +15,7 @@ KernelSpec deepep_combine_spec() {
                     {.name = "y", .axes = ".., hidden", .is_result = true}},
           .work = work,
           .prior = deepep_prior(),
-          .instead = "expert_comm: all_to_all is"};
+          .instead = "expected expert_comm: all_to_all"};
 }
 
 }  // namespace orrery

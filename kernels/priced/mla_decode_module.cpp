@@ -35,7 +35,7 @@ KernelSpec mla_decode_module_spec() {
                     .spread = 0.02,
                     .grid = {.axes = {"batch", "context", "heads"}},
                     .composite = Composite::kAttentionModule},
-          .instead = "an engine profile with mla_form: auto is"};
+          .instead = "expected an engine profile with mla_form: auto"};
 }
 
 }  // namespace orrery

@@ -42,7 +42,7 @@ KernelSpec mla_prefill_module_spec() {
                     .spread = 0.04,
                     .grid = {.axes = {"batch", "query", "heads"}},
                     .composite = Composite::kAttentionModule},
-          .instead = "an engine profile with mla_form: auto is"};
+          .instead = "expected an engine profile with mla_form: auto"};
 }
 
 }  // namespace orrery

@@ -67,7 +67,9 @@ KernelSpec moe_spec() {
                 .spread = 0.06,
                 .grid = {.axes = {"tokens", "inter", "experts"}, .is_cut_twice = true},
                 .composite = Composite::kRoutedExperts},
-      .instead = "moe: {design: shuffling} is"};
+      .instead =
+          "design fused is other engines' op, expected moe: {design: shuffling}, or "
+          "{design: persistent}, the layer as one kernel"};
 }
 
 }  // namespace orrery

@@ -47,7 +47,9 @@ KernelSpec moe_route_spec() {
                     .hbm = 0.64,
                     .floor = us(4),
                     .spread = 0.3},
-          .instead = "moe: {design: shuffling} is"};
+          .instead =
+              "design fused is other engines' op, expected moe: {design: shuffling}, or "
+              "{design: persistent}, the layer as one kernel"};
 }
 
 }  // namespace orrery

@@ -91,10 +91,11 @@ def test_plans_that_cannot_be_executed_are_refused_with_the_names_of_their_ops(m
     ("values", "words"),
     [
         ({"model": "qwen3-30b-a3b", "provider": "vllm-0.24.0", "profile": "vllm"},
-         "moe bf16 (layers.0.experts): no kernel of this project does that; moe: {design: shuffling} is"),
+         "moe bf16 (layers.0.experts): no kernel of this project does that; design fused is other engines' op, "
+         "expected moe: {design: shuffling}, or {design: persistent}, the layer as one kernel"),
         ({"model": "gpt-oss-20b", "overrides": ["moe.design=fused"]}, "moe bf16 (layers.0.experts"),
         ({"model": "deepseek-v3", "profile": "engines/module.yaml", "tp": 16},
-         "mla_decode_module bf16 (layers.0.mla_decode, layers.3.mla_decode): no kernel of this project does that; an engine profile"),
+         "mla_decode_module bf16 (layers.0.mla_decode, layers.3.mla_decode): no kernel of this project does that; expected an engine profile"),
         ({"model": "llama-3.1-8b", "formats": "weights: fp8_block, activations: fp8_block, kv_cache: bf16"}, "gemm fp8_block"),
         ({"model": "deepseek-v3", "formats": "weights: fp8, activations: fp8, kv_cache: bf16", "tp": 16}, "mla_decode.absorb_k"),
         ({"model": "deepseek-v3", "formats": "weights: fp8, activations: fp8, kv_cache: bf16", "tp": 16}, "it takes bf16 as w, not fp8"),
