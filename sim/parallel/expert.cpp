@@ -230,8 +230,9 @@ void check_persistent_mesh(const Mesh& mesh) {
   const auto fail = [](const std::string& what) {
     throw std::invalid_argument("moe design persistent: " + what);
   };
-  if (mesh.tp > 1 || mesh.cp > 1) {
-    fail("tp is " + std::to_string(mesh.tp) + " and cp " + std::to_string(mesh.cp) +
+  for (const auto& [name, ways] : {std::pair("tp", mesh.tp), std::pair("cp", mesh.cp)}) {
+    if (ways == 1) continue;
+    fail(std::string(name) + " is " + std::to_string(ways) +
          ", expected 1: each rank has tokens of its own; or design shuffling");
   }
   if (mesh.ep != mesh.dp) {

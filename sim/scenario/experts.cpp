@@ -197,6 +197,18 @@ void place_experts(Scenario& scenario) {
 
 }  // namespace
 
+namespace {
+
+// Fails at `moe`, whose name stands before the message, or at the profile's.
+[[noreturn]] void fail_at_moe(const Reader& root, std::string_view message) {
+  if (!root.has("moe")) root.fail("engine", std::string(message));
+  constexpr std::string_view kName = "moe ";
+  if (message.starts_with(kName)) message.remove_prefix(kName.size());
+  root.fail("moe", std::string(message));
+}
+
+}  // namespace
+
 void read_experts(const Reader& root, const std::filesystem::path& directory, Scenario& scenario) {
   scenario.moe = scenario.engine_profile.moe;
   if (root.has("moe")) {
@@ -219,7 +231,7 @@ void read_experts(const Reader& root, const std::filesystem::path& directory, Sc
   try {
     set_chunks(scenario);
   } catch (const std::invalid_argument& error) {
-    root.fail(root.has("moe") ? "moe" : "engine", error.what());
+    fail_at_moe(root, error.what());
   }
   check_dispatches(root, scenario);
   try {
@@ -229,9 +241,8 @@ void read_experts(const Reader& root, const std::filesystem::path& directory, Sc
       check_moe_design(scenario.model_config, options);
     }
   } catch (const std::invalid_argument& error) {
-    root.fail(
-        root.has("moe") ? "moe" : "engine",
-        std::string(error.what()) + (root.has("moe") ? "" : "; expected moe: {design: fused}"));
+    fail_at_moe(root, std::string(error.what()) +
+                          (root.has("moe") ? "" : "; expected moe: {design: fused}"));
   }
   if (is_fused) {
     check_fused(root, scenario);

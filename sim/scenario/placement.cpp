@@ -236,6 +236,27 @@ std::string side_yaml(const SidePlacement& side, std::string_view name,
 
 }  // namespace
 
+void check_placed_as_one_kernel(const YamlNode& node, const ModelConfig& model) {
+  if (model.num_experts == 0) return;
+  const Reader reader(node, "placement", key_names("placement"));
+  Mesh mesh;
+  read_config(reader, mesh_fields(), mesh);
+  try {
+    check_persistent_mesh(mesh);
+  } catch (const std::invalid_argument& error) {
+    fail_at(node.where, std::string("placement: ") + error.what());
+  }
+  if (mesh.ep < 1 || model.num_experts % mesh.ep == 0) return;
+  std::string legal;
+  for (std::int64_t ways = 1; ways <= kMostPersistentRanks; ++ways) {
+    if (model.num_experts % ways != 0) continue;
+    legal.append(legal.empty() ? "" : ", ").append(std::to_string(ways));
+  }
+  fail_at(node.where, "placement: moe design persistent: ep " + std::to_string(mesh.ep) +
+                          " does not divide the " + std::to_string(model.num_experts) +
+                          " routed experts; expected dp and ep of one of " + legal);
+}
+
 Placement read_placement(const YamlNode& node, const ModelConfig& model,
                          const MachineSpec& machine) {
   const Reader reader(node, "placement", key_names("placement"));

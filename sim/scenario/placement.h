@@ -68,6 +68,10 @@ struct SideMachines {
 // Throw ScenarioError: keys and values, a mesh that cannot hold the model, more GPUs than a
 // machine has, sides that hold KV caches unlike which cannot be re-sharded, and two machines
 // without a link that is known or said. `kv_cache`: the model's format of them.
+// Throws ScenarioError where a layer of experts that is one kernel (moe.design persistent) cannot
+// lie on the mesh of `node`, a placement: with what that takes, which is less than any other
+// layer's.
+void check_placed_as_one_kernel(const YamlNode& node, const ModelConfig& model);
 Placement read_placement(const YamlNode& node, const ModelConfig& model,
                          const MachineSpec& machine);
 // Likewise with FFNs on a machine of their own, `ffn`, and the link to it.

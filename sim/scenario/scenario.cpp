@@ -45,6 +45,11 @@ void read_place(const Reader& root, const std::filesystem::path& directory, Scen
     placement = scenario.disaggregation->decode.placement;
   } else if (root.has("placement")) {
     const YamlNode& node = root.at("placement");
+    const YamlNode* const moe = root.node().find("moe");
+    const YamlNode* const design = moe == nullptr ? nullptr : moe->find("design");
+    if (design != nullptr && design->scalar == to_text(MoeDesign::kPersistent)) {
+      check_placed_as_one_kernel(node, scenario.model_config);
+    }
     placement = read_placement(node, scenario.model_config, scenario.machine_spec);
     if (node.find(kFfnSide) != nullptr) {
       scenario.ffn =
