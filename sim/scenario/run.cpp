@@ -160,6 +160,13 @@ std::vector<std::string> warnings_of(const Scenario& scenario) {
                        " chooses among prefill replicas; decode replicas cache no prefixes and are "
                        "chosen by least_loaded");
   }
+  if (scenario.moe.design == MoeDesign::kPersistent &&
+      std::ranges::any_of(scenario.expert_drift.loads,
+                          [](const ExpertLoad& load) { return !load.shares.empty(); })) {
+    warnings.emplace_back(
+        "moe design persistent is priced as if tokens chose all experts alike: expert_load and "
+        "moe.experts change nothing of its layers' time");
+  }
   if (scenario.where.contains("search")) {
     warnings.emplace_back(
         "search is passed over: this is the scenario's own plan; orrery explore searches for one");

@@ -327,6 +327,27 @@ TEST_F(ScenarioTest, experts_have_a_capacity_where_one_kernel_drops_what_exceeds
   }
 }
 
+TEST_F(ScenarioTest, one_kernel_says_that_its_price_is_of_even_loads) {
+  const auto says_so = [&](const std::string& load, const std::string& moe,
+                           const std::string& comm = "all_to_all") {
+    const std::string text =
+        "model: {config: qwen3-30b-a3b, expert_load: " + load +
+        "}\nmachine: hgx-h200\nprovider: none\nengine: {profile: orrery}\nplacement: {dp: 2, ep: "
+        "2, expert_comm: " +
+        comm + "}\nmoe: {" + moe +
+        "}\nworkload: {closed_loop: {concurrency: 2, num_requests: 4, prompt_tokens: 10, "
+        "output_tokens: 5}}\n";
+    const RunResult run = run_scenario(load_scenario(write("a.yaml", text), kPaths));
+    return std::ranges::any_of(run.warnings, [](const std::string& warning) {
+      return warning.find("as if tokens chose all experts alike") != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(says_so("{zipf: 1.0}", "design: persistent"));
+  EXPECT_TRUE(says_so("{zipf: 1.0}", "design: persistent, experts: balanced"));
+  EXPECT_FALSE(says_so("uniform", "design: persistent"));
+  EXPECT_FALSE(says_so("{zipf: 1.0}", "design: shuffling", "graph"));
+}
+
 TEST_F(ScenarioTest, experts_are_placed_anew_and_their_load_drifts) {
   const std::string head =
       "machine: hgx-h200\nprovider: none\nengine: {profile: orrery}\n"
