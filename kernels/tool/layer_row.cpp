@@ -127,6 +127,8 @@ LayerSpans layer_spans(const Plan& plan, const Timeline& timeline, int rank) {
   std::vector<std::string> names;
   std::map<std::string, std::map<std::string, double>> times;  // by name, by layer
   std::vector<Edge> edges;
+  std::vector<Edge> of_comm;
+  std::vector<Edge> of_others;
   std::size_t num_layers = 1;
   for (const Span& span : timeline.spans) {
     if (span.rank != rank) continue;
@@ -137,8 +139,12 @@ LayerSpans layer_spans(const Plan& plan, const Timeline& timeline, int rank) {
     auto& of_layers = times[name];
     of_layers[mark == std::string::npos ? "" : op.substr(mark)] += (span.end - span.start).value();
     num_layers = std::max(num_layers, of_layers.size());
-    edges.push_back({.time = span.start.value(), .change = 1});
-    edges.push_back({.time = span.end.value(), .change = -1});
+    const bool is_comm =
+        std::holds_alternative<CommOp>(plan.ops()[static_cast<std::size_t>(span.op)].body);
+    for (std::vector<Edge>* const to : {&edges, is_comm ? &of_comm : &of_others}) {
+      to->push_back({.time = span.start.value(), .change = 1});
+      to->push_back({.time = span.end.value(), .change = -1});
+    }
   }
   LayerSpans result;
   for (const std::string& name : names) {
@@ -149,6 +155,8 @@ LayerSpans layer_spans(const Plan& plan, const Timeline& timeline, int rank) {
   const auto layers = static_cast<double>(num_layers);
   result.busy = Seconds(time_of(edges, 1) / layers);
   result.overlap = Seconds(time_of(edges, 2) / layers);
+  result.communication = Seconds(time_of(of_comm, 1) / layers);
+  result.exposed = result.busy - Seconds(time_of(of_others, 1) / layers);
   return result;
 }
 

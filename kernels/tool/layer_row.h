@@ -43,6 +43,8 @@ struct LayerSpans {
   std::vector<std::pair<std::string, Seconds>> ops;  // those of single experts together
   Seconds busy;                                      // something runs
   Seconds overlap;                                   // several streams do
+  Seconds communication;                             // collectives do, by kernels or copy engines
+  Seconds exposed;                                   // and nothing else
 };
 LayerSpans layer_spans(const Plan& plan, const Timeline& timeline, int rank);
 

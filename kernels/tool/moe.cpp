@@ -26,13 +26,15 @@
 //   difference     of y from that of the first case of the same model, dtype, tokens, load (and
 //                  how it is imposed) and seed: largest over largest
 //   busy_us        from that traced step: time in which any op of a layer runs; overlap_us: in
-//                  which several do
+//                  which several do; comm_us: in which collectives do, and comm_share of busy_us;
+//                  exposed_us: in which nothing else does. None of these of a kernel that sends
+//                  rows to other ranks by itself: no part of its time is told apart
 //
 //   late_us        by which a rank came late on purpose, mean over the sets; late_back_us
 //   likewise
 //                  before the exchange of results; jitter as the case says
 //
-// busy_us, overlap_us and the spans need CUPTI. With one set the weights that a layer reads stay in
+// What is from a traced step needs CUPTI. With one set the weights that a layer reads stay in
 // the L2 cache from step to step if they are smaller.
 //
 // A case that cannot run has an `error` in place of what was not measured.

@@ -270,6 +270,12 @@ class LayerRuns {
     LayerRow& row = rows_[static_cast<std::size_t>(layer.number)];
     row.set("busy_us", spans.busy.value() * kMicro);
     row.set("overlap_us", spans.overlap.value() * kMicro);
+    const bool sends_inside =
+        layer.one->design == MoeDesign::kPersistent && layer.layer.num_ranks() > 1;
+    if (sends_inside) return;
+    row.set("comm_us", spans.communication.value() * kMicro);
+    row.set("comm_share", spans.communication.value() / spans.busy.value());
+    row.set("exposed_us", spans.exposed.value() * kMicro);
   }
 
   std::span<const MoeCase> cases_;

@@ -291,6 +291,27 @@ TEST(LayerRow, SpansAreMediansOverLayersAndTimesTogether) {
   EXPECT_NEAR(spans.overlap.value(), 3 * kMicro, 1e-12);  // (2 + 4) / 2
 }
 
+// Kernels from 0 to 6 and 12 to 14, a collective from 4 to 12: 8 us of 14, of them 6 by itself.
+TEST(LayerRow, CommunicationIsExposedWhereNothingElseRuns) {
+  Plan plan;
+  const GroupId ranks = plan.add_group({0, 1});
+  Timeline timeline;
+  constexpr double kMicro = 1e-6;
+  const auto add = [&](Op op, double start, double end) {
+    op.ranks = ranks;
+    timeline.spans.push_back({.op = plan.add_op(std::move(op)),
+                              .start = Seconds(start * kMicro),
+                              .end = Seconds(end * kMicro)});
+  };
+  add({.name = "a", .body = HostOp{}}, 0, 6);
+  add({.name = "exchange", .body = CommOp{}, .stream = 1}, 4, 12);
+  add({.name = "b", .body = HostOp{}}, 12, 14);
+  const LayerSpans spans = layer_spans(plan, timeline, 0);
+  EXPECT_NEAR(spans.busy.value(), 14 * kMicro, 1e-12);
+  EXPECT_NEAR(spans.communication.value(), 8 * kMicro, 1e-12);
+  EXPECT_NEAR(spans.exposed.value(), 6 * kMicro, 1e-12);
+}
+
 TEST(LayerRow, CellsStandInTheColumnsOfTheTable) {
   LayerRow row;
   row.set("case", std::int64_t{3});
