@@ -552,6 +552,16 @@ CheckCount check_halves() {
     check.check_steps({.kind = SmallMoe::kQwen3, .mesh = mesh});
     check.check_steps({.kind = SmallMoe::kDeepseek, .mesh = mesh});
   }
+  // Both halves multiply by weights that are gathered once.
+  const Mesh sharded{.dp = 2,
+                     .ep = 2,
+                     .num_micro_batches = kNumHalves,
+                     .expert_comm = ExpertComm::kGraph,
+                     .o_proj = OProjection::kSharded,
+                     .two_batch_overlap = true};
+  for (const SmallMoe kind : {SmallMoe::kQwen3, SmallMoe::kDeepseek}) {
+    check.check_steps({.kind = kind, .mesh = sharded});
+  }
   check.finish();
   return check.result();
 }
