@@ -106,14 +106,13 @@ class Writers {
     return found;
   }
   [[nodiscard]] int rows_on(int rank) const {
-    return row_start_[static_cast<std::size_t>((rank + 1) * own_)] -
-           row_start_[static_cast<std::size_t>(rank * own_)];
+    return start_of((rank + 1) * own_) - start_of(rank * own_);
   }
 
  private:
+  [[nodiscard]] int start_of(int slot) const { return row_start_[static_cast<std::size_t>(slot)]; }
   [[nodiscard]] int first_row_of(int slot) const {
-    return row_start_[static_cast<std::size_t>(slot)] -
-           row_start_[static_cast<std::size_t>(rank_of_slot(slot, own_) * own_)];
+    return start_of(slot) - start_of(rank_of_slot(slot, own_) * own_);
   }
 
   // Choices of a rank in the order of its tokens, and the rows that each slot takes of them.
@@ -195,6 +194,7 @@ Case draw(std::mt19937_64& random, int ranks, double skew) {
   shape.hidden = shape.ffn = 64;
   shape.capacity_factor = pick(0, 2) == 0 ? 0.25 * static_cast<double>(pick(1, 8)) : 0;
   std::vector<double> weights;
+  weights.reserve(static_cast<std::size_t>(shape.experts));
   for (std::int64_t e = 0; e < shape.experts; ++e) {
     weights.push_back(std::pow(static_cast<double>(e + 1), -skew));
   }
@@ -205,6 +205,7 @@ Case draw(std::mt19937_64& random, int ranks, double skew) {
     shape.tokens = std::max(shape.tokens, tokens);
     for (std::int64_t token = 0; token < tokens; ++token) {
       std::vector<std::pair<double, int>> keys;  // the largest are drawn without replacement
+      keys.reserve(weights.size());
       for (std::size_t e = 0; e < weights.size(); ++e) {
         const double uniform = (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53;
         keys.emplace_back(std::log(uniform) / weights[e], static_cast<int>(e));
