@@ -49,10 +49,13 @@ std::vector<ValidationStep> steps_of_run(const Scenario& scenario, const RunResu
   std::vector<ValidationStep> steps;
   if (decode.num_decodes > 0) steps.push_back({.name = step_name(decode), .batch = decode});
   steps.push_back({.name = step_name(prefill), .batch = prefill});
-  Batch mixed = decode;
-  const std::int64_t left = budget - decode.num_decodes;
+  Batch mixed = decode;  // of as many as leave the prompt a seat
+  const std::int64_t seats = scenario.engine.max_num_seqs * scenario.mesh.dp;
+  mixed.num_decodes = std::min(decode.num_decodes, seats - 1);
+  mixed.decode_context = mixed.num_decodes * mean_context(median);
+  const std::int64_t left = budget - mixed.num_decodes;
   mixed.prefill.push_back({.query = std::min(mean_prompt(workload), left), .context = 0});
-  if (decode.num_decodes > 0 && left > 0) {
+  if (mixed.num_decodes > 0 && left > 0) {
     steps.push_back({.name = step_name(mixed), .batch = mixed});
   }
   return steps;

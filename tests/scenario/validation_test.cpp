@@ -66,6 +66,18 @@ TEST_F(ValidationTest, WithoutStepsThoseOfTheRunAreTaken) {
   EXPECT_TRUE(prediction.run.has_value());
 }
 
+// All seats decode in the run; a step with a prompt has one decode less.
+TEST_F(ValidationTest, StepsOfAFullRunHaveASeatForTheirPrompt) {
+  const ValidationPrediction prediction =
+      predict_validation(load({"engine.max_num_seqs=2", "workload.closed_loop.output_tokens=50"}));
+  const auto& steps = prediction.scenario.validation.steps;
+  ASSERT_EQ(steps.size(), 3U);
+  EXPECT_EQ(steps[0].batch.num_decodes, 2);
+  EXPECT_EQ(steps[2].batch.num_decodes, 1);
+  EXPECT_EQ(2 * steps[2].batch.decode_context, steps[0].batch.decode_context);
+  EXPECT_EQ(steps[2].batch.prefill, steps[1].batch.prefill);
+}
+
 TEST_F(ValidationTest, EachStepIsPredictedInEachOfItsModes) {
   const ValidationPrediction prediction = predict_validation(load({kTwoSteps}));
   ASSERT_EQ(prediction.steps.size(), 3U);
