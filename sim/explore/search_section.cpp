@@ -182,7 +182,8 @@ class FamilyReader {
       for (const YamlNode& value : values) replicas.push_back(count(value, path));
       return;
     }
-    family_.dimensions.push_back({.path = path, .values = std::move(values)});
+    family_.dimensions.push_back(
+        {.path = path, .values = std::move(values), .is_auto = node.scalar == kAuto});
   }
 
  private:

@@ -16,6 +16,7 @@ namespace orrery {
 struct Dimension {
   std::string path;  // "placement.tp"
   std::vector<YamlNode> values;
+  bool is_auto = false;
 };
 
 // Plans of one kind: prefill and decode on the same GPUs, or apart.

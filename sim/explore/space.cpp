@@ -220,12 +220,11 @@ class SpaceBuilder {
       const SideMachines machine{.prefill = &base.machine_spec, .decode = &base.machine_spec};
       const Disaggregation sides =
           read_disaggregation(*place, base.model_config, base.precision.kv_cache, machine);
-      if (!held_alike(sides)) {
-        fail_at(
-            place->where,
-            "disaggregation: prefill and decode differ in tp, pp or kv_cache, which searches leave "
-            "out; "
-            "simulate such a plan by itself");
+      const bool is_auto = std::ranges::any_of(family.dimensions, &Dimension::is_auto);
+      if (is_auto && !held_alike(sides)) {
+        fail_at(place->where,
+                "disaggregation: prefill and decode differ in tp, pp or kv_cache, which auto "
+                "leaves out; name the values of both sides to search them");
       }
     } else {
       (void)read_placement(*place, base.model_config, base.machine_spec);

@@ -84,10 +84,27 @@ TEST(Space, SidesOfADisaggregatedServiceAreAFamilyOfTheirOwn) {
       "{placement: {tp: [1, 2], replicas: auto}, disaggregation: {prefill: {tp: [1, 2], replicas: "
       "auto}, decode: {tp: [1, 2], replicas: auto}}}");
   EXPECT_EQ(space.num_combinations, 2 + 4);
-  // Sides of one tp: of tp 1 all pairs of sums to 8, of tp 2 to 4.
+  // Sides of one tp: of tp 1 all pairs of sums to 8, of tp 2 to 4; of unlike ones a + 2 b <= 8.
   EXPECT_EQ(std::ranges::count_if(space.candidates,
                                   [](const Candidate& plan) { return plan.prefill_replicas > 0; }),
-            28 + 6);
+            28 + 6 + 2 * 12);
+}
+
+// Values that `auto` chooses are the same on both sides; named ones are each with each.
+TEST(Space, AutoLeavesOutSidesThatHoldCachesUnlike) {
+  const Space space = space_of(
+      "{disaggregation: {prefill: {tp: auto, replicas: 1}, decode: {tp: auto, replicas: 1}}}");
+  EXPECT_FALSE(space.shapes.empty());
+  for (const Shape& shape : space.shapes) {
+    EXPECT_EQ(shape.gpus_per_prefill, shape.gpus_per_replica);
+  }
+  EXPECT_TRUE(std::ranges::any_of(space.left_out, [](const LeftOut& left) {
+    return left.reason.find("which auto leaves out") != std::string::npos;
+  }));
+  const Space named = space_of(
+      "{disaggregation: {prefill: {tp: 4, replicas: 1}, decode: {tp: 1, replicas: 1..4}}}");
+  EXPECT_EQ(named.shapes.size(), 1U);
+  EXPECT_EQ(named.candidates.size(), 4U);
 }
 
 // 2 attention ranks of tp 2 and 4 FFN ranks are 8 GPUs, so one replica fits; 4 without FFNs apart,
