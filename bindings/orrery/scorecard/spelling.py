@@ -69,7 +69,7 @@ def engine(text: str) -> str:
 def gpu(text: str) -> str:
     name = re.sub(r"[\s_-]+", " ", re.sub(rf"\b({GPU_WORDS})\b", " ", re.sub(r"[_-]", " ", text.lower()))).strip()
     if name == "a100" and re.search(r"\b40 ?gb", text.lower()):
-        return text  # the shipped one has 80 GB
+        return text  # the shipped one is the larger
     if name.replace(" ", "") in GPUS:
         return name.replace(" ", "")
     return {"h100 nvl": "h100-nvl", "rtx pro 6000": "rtx-pro-6000"}.get(name, text)
