@@ -48,10 +48,10 @@ Reader::Reader(const YamlNode& node, std::string path, const std::vector<std::st
   }
   for (const YamlNode::Entry& entry : node.entries) {
     if (std::ranges::find(known, entry.key) == known.end()) {
-      const std::string instead = known.empty() ? "" : "; " + instead_of(entry.key, known);
-      fail_at(entry.where, name + "unknown key '" + shown(entry.key) + "'" + instead +
-                               (instead.ends_with('?') ? " " : ". ") +
-                               "Known keys: " + join(known));
+      std::string found = name + "unknown key '" + shown(entry.key) + "'";
+      if (!known.empty()) found.append("; ").append(instead_of(entry.key, known));
+      found.append(found.ends_with('?') ? " " : ". ").append("Known keys: ").append(join(known));
+      fail_at(entry.where, found);
     }
   }
 }
