@@ -5,11 +5,13 @@
 // nearest measurements. Tables of other devices and providers stand in where a table is missing.
 // The basis travels with the number; nothing is extrapolated silently.
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -63,6 +65,10 @@ struct HostCosts {
   Seconds sampling;   // reading tokens back, detokenising, streaming out
 };
 
+// Which kernels an engine may run for routed experts.
+inline constexpr std::array<std::string_view, 4> kMoeBackends{"cutlass", "deepgemm", "marlin",
+                                                              "triton"};
+
 // Measured tables of one provider (an engine version, or our own kernels) on one device.
 class Provider {
  public:
@@ -81,6 +87,8 @@ class Provider {
   [[nodiscard]] bool has_kernel(std::string_view kernel) const;
   [[nodiscard]] std::vector<std::string> kernels() const;
   [[nodiscard]] std::int64_t num_rows(std::string_view kernel) const;
+  // Whose rows of a kernel in a format its tables have (kMoeBackends); none where nothing says so.
+  [[nodiscard]] std::set<std::string> backends(std::string_view kernel, DType dtype) const;
 
   struct Tables;
   [[nodiscard]] const Tables& tables() const { return *tables_; }
@@ -165,6 +173,9 @@ struct CostOptions {
   // which the tables in order have, since the engine runs the kernels of that provider's backend
   // (Triton, CUTLASS, DeepGEMM).
   std::map<DType, std::string> moe_tables;
+  // Of kMoeBackends: rows of that one alone answer calls of routed experts; "": what the engine of
+  // each table ran.
+  std::string moe_backend;
   // "" best of NCCL and the engine's own, "nccl", "custom": the engine's own.
   std::string all_reduce_implementation;
   std::string custom_all_reduce = "custom_vllm";  // the engine's own, as the tables name it

@@ -51,6 +51,11 @@ struct CostModel::Impl {
     Prediction found;
   };
   std::optional<Answer> answer(const KernelOp& op, std::span<const std::int64_t> dims);
+  // Of which backend alone rows answer; empty: of any.
+  [[nodiscard]] std::string_view backend_of(const KernelOp& op) const {
+    const bool is_experts = kernel_spec(op.kernel).prior.composite == Composite::kRoutedExperts;
+    return is_experts ? std::string_view(options.moe_backend) : std::string_view();
+  }
   // Of the sources of one provider alone; empty: of all.
   std::optional<Answer> answer_of(const std::string& provider, const KernelOp& op,
                                   std::span<const std::int64_t> dims);
@@ -133,11 +138,16 @@ std::optional<CostModel::Impl::Answer> CostModel::Impl::answer(const KernelOp& o
   std::optional<Answer> best = answer_of("", op, dims);
   const bool is_outside = best && best->found.basis == Basis::kRoofline;
   if (is_outside && kernel_spec(op.kernel).prior.composite == Composite::kRoutedExperts) {
-    const auto backend = options.moe_tables.find(op.dtype);
-    if (backend != options.moe_tables.end()) {
-      const std::optional<Answer> other = answer_of(backend->second, op, dims);
+    const auto named = options.moe_tables.find(op.dtype);
+    if (named != options.moe_tables.end()) {
+      const std::optional<Answer> other = answer_of(named->second, op, dims);
       if (other && other->found.basis != Basis::kRoofline) best = other;
     }
+  }
+  if (!best && !backend_of(op).empty()) {
+    throw std::invalid_argument("moe.backend: found " + options.moe_backend +
+                                ", of which no table has rows of experts in " +
+                                std::string(to_text(op.dtype)));
   }
   if (best) {
     const std::lock_guard lock(used_mutex);
@@ -158,7 +168,7 @@ std::optional<CostModel::Impl::Answer> CostModel::Impl::answer_of(
         kernels[best->source_idx].origin < Origin::kOtherArchitecture) {
       break;
     }
-    const KernelTable* table = source.provider->tables().table(op.kernel);
+    const KernelTable* table = source.provider->tables().table(op.kernel, backend_of(op));
     if (table == nullptr) continue;
     const auto predicted = [&](int distribution) {
       return predict(*table, *source.device, machine.device(), op.dtype, distribution, dims);

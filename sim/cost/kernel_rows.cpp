@@ -106,6 +106,7 @@ KernelRows read_kernel_rows(const std::filesystem::path& path) {
   const int spread_column = csv.column("spread");
   const int l2_column = csv.column("l2");
   const int mode_column = csv.column("mode");
+  const int source_column = csv.column("source");
   std::vector<int> columns;
   columns.reserve(rows.spec->dims.size());
   for (const DimSpec& dim : rows.spec->dims) {
@@ -161,6 +162,7 @@ KernelRows read_kernel_rows(const std::filesystem::path& path) {
     rows.distribution.push_back(distribution);
     const bool is_host_bound = host_bound_column >= 0 && csv.integer(host_bound_column) != 0;
     rows.host_bound.push_back(is_host_bound ? 1 : 0);
+    rows.source.push_back(source_column >= 0 ? csv.integer(source_column) : -1);
   }
   if (!eager.empty() || !warm.empty()) {
     const std::map<Call, double> times = times_by_call(rows);

@@ -36,6 +36,7 @@ struct KernelRows {
   std::vector<DType> dtype;
   std::vector<std::uint8_t> distribution;  // index into distributions
   std::vector<std::uint8_t> host_bound;    // 1: the time is the host's and only bounds the kernel's
+  std::vector<std::int64_t> source;  // of what kernel of the engine (backends.csv); -1: none said
   // What a call launched eagerly takes more than as a node of a graph: the median over calls of
   // less than kShortCall that were measured in both modes; 0 where none was.
   double eager_gap_s = 0;

@@ -10,6 +10,7 @@ namespace orrery {
 namespace {
 
 constexpr std::string_view kInclusionsFile = "includes";
+constexpr std::string_view kBackendsFile = "backends";
 
 // While a GEMM of more than 5 ms is timed the board comes to its power limit: its row is of no
 // clock. So are those from 3.5 ms on that spread, by 16 % between both clocks.
@@ -52,6 +53,37 @@ std::vector<Provider::Tables::Inclusion> read_inclusions(const std::filesystem::
   return inclusions;
 }
 
+std::vector<Provider::Tables::Backend> read_backends(const std::filesystem::path& path) {
+  CsvReader reader(path);
+  const int kernel = reader.require("kernel");
+  const int dtype = reader.require("dtype");
+  const int source = reader.require("source");
+  const int name = reader.require("backend");
+  std::vector<Provider::Tables::Backend> backends;
+  while (reader.next()) {
+    if (find_kernel_spec(reader.text(kernel)) == nullptr) {
+      reader.fail("found kernel '" + shown(reader.text(kernel)) + "'; expected a known one");
+    }
+    if (std::ranges::find(kMoeBackends, reader.text(name)) == kMoeBackends.end()) {
+      std::string known;
+      for (const std::string_view one : kMoeBackends) {
+        known += (known.empty() ? "" : ", ") + std::string(one);
+      }
+      reader.fail("found backend '" + shown(reader.text(name)) + "'; expected one of " + known);
+    }
+    Provider::Tables::Backend backend{.kernel = std::string(reader.text(kernel)),
+                                      .source = reader.integer(source),
+                                      .name = std::string(reader.text(name))};
+    try {
+      backend.dtype = parse_dtype(reader.text(dtype));
+    } catch (const std::invalid_argument& error) {
+      reader.fail(error.what());
+    }
+    backends.push_back(std::move(backend));
+  }
+  return backends;
+}
+
 }  // namespace
 
 Provider::Provider() : tables_(std::make_unique<Tables>()) {}
@@ -75,6 +107,10 @@ Provider Provider::load(const std::filesystem::path& directory) {
       provider.tables_->inclusions = read_inclusions(file.path());
       continue;
     }
+    if (kernel == kBackendsFile) {
+      provider.tables_->backends = read_backends(file.path());
+      continue;
+    }
     if (find_kernel_spec(kernel) == nullptr) {
       throw std::invalid_argument(file.path().string() +
                                   ": no kernel of that name; expected <kernel>.csv");
@@ -85,6 +121,13 @@ Provider Provider::load(const std::filesystem::path& directory) {
   }
   if (provider.tables_->entries.empty()) {
     throw std::invalid_argument(directory.string() + ": found no CSV file; expected <kernel>.csv");
+  }
+  for (const Tables::Backend& backend : provider.tables_->backends) {
+    const auto whole = provider.tables_->entries.find(backend.kernel);
+    if (whole == provider.tables_->entries.end()) continue;
+    auto& entry = provider.tables_->of_backends[{backend.kernel, backend.name}];
+    if (entry == nullptr) entry = std::make_unique<Tables::Entry>();
+    entry->path = whole->second->path;
   }
   return provider;
 }
@@ -105,6 +148,14 @@ std::vector<std::string> Provider::kernels() const {
 
 std::int64_t Provider::num_rows(std::string_view kernel) const {
   return tables_->table(kernel) == nullptr ? 0 : tables_->entries.find(kernel)->second->num_rows;
+}
+
+std::set<std::string> Provider::backends(std::string_view kernel, DType dtype) const {
+  std::set<std::string> names;
+  for (const Tables::Backend& backend : tables_->backends) {
+    if (backend.kernel == kernel && backend.dtype == dtype) names.insert(backend.name);
+  }
+  return names;
 }
 
 const Provider::Tables::Inclusion* Provider::Tables::quantizing(std::string_view kernel,
@@ -135,6 +186,26 @@ const KernelTable* Provider::Tables::table(std::string_view kernel) const {
     const bool leaves_out = rows.is_own && rows.spec->prior.grid.is_flat_for_long_calls;
     entry.table = std::make_unique<KernelTable>(
         rows, [&](std::int64_t row) { return !leaves_out || is_of_one_clock(rows, row); });
+    entry.num_rows = rows.num_rows();
+  });
+  return entry.table.get();
+}
+
+const KernelTable* Provider::Tables::table(std::string_view kernel,
+                                           std::string_view backend) const {
+  if (backend.empty()) return table(kernel);
+  const auto found = of_backends.find(std::pair(std::string(kernel), std::string(backend)));
+  if (found == of_backends.end()) return nullptr;
+  Entry& entry = *found->second;
+  std::call_once(entry.once, [&] {
+    const KernelRows rows = read_kernel_rows(entry.path);
+    const auto is_of_backend = [&](std::int64_t row) {
+      return std::ranges::any_of(backends, [&](const Backend& one) {
+        return one.kernel == kernel && one.name == backend && one.dtype == rows.dtype[row] &&
+               one.source == rows.source[row];
+      });
+    };
+    entry.table = std::make_unique<KernelTable>(rows, is_of_backend);
     entry.num_rows = rows.num_rows();
   });
   return entry.table.get();

@@ -75,6 +75,30 @@ std::vector<std::shared_ptr<const CollectiveTables>> load_collectives(const Scen
   return loaded;
 }
 
+// The op that an engine computes routed experts by.
+constexpr std::string_view kExpertsKernel = "moe";
+
+// That some table has rows of the backend asked for in the experts' format.
+void require_backend(const Scenario& scenario,
+                     std::span<const std::shared_ptr<const Provider>> providers) {
+  if (scenario.moe.backend.empty() || scenario.model_config.num_experts == 0) return;
+  const Precision& precision = scenario.precision;
+  const DType format = precision.expert_weights.value_or(precision.weights);
+  std::string found;
+  for (std::size_t i = 0; i < providers.size(); ++i) {
+    const KernelDirectory& directory = scenario.kernel_tables[i];
+    for (const std::string& name : providers[i]->backends(kExpertsKernel, format)) {
+      if (name == scenario.moe.backend) return;
+      found += (found.empty() ? "" : ", ") + name + " (" + directory.provider + " on " +
+               directory.device.name + ")";
+    }
+  }
+  throw std::invalid_argument("backend: found " + scenario.moe.backend +
+                              ", of which no table has rows of experts in " +
+                              std::string(to_text(format)) + "; expected " +
+                              (found.empty() ? "auto" : "auto, or one that has some: " + found));
+}
+
 enum class Pieces : std::uint8_t { kDecodes, kMixed };
 
 // Ranks meet in every layer, so the slowest host decides.
@@ -116,6 +140,7 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
   options.power = profile.power_limit;
   options.kernel_times = profile.kernel_time.kernels;
   options.moe_tables = profile.moe_tables;
+  options.moe_backend = scenario.moe.backend;
   options.all_reduce_implementation = scenario.engine_profile.all_reduce_implementation;
   // Engines' own kernels write to each other's memory over NVLink; beyond two GPUs on PCIe they are
   // off (vllm/distributed/device_communicators/custom_all_reduce.py).
@@ -140,12 +165,14 @@ Assembly::Assembly(const Scenario& scenario)
       machine_(
           at_key(scenario, "machine", [&] { return simulated_machine(scenario, ffn_.get()); })),
       kernel_directories_(scenario.kernel_tables),
+      moe_backend_(scenario.moe.backend),
       providers_(at_key(scenario, "provider", [&] { return load_providers(scenario); })),
       collectives_(at_key(scenario, "machine", [&] { return load_collectives(scenario); })),
       costs_{make_cost(scenario, machine_, kernel_directories_, providers_, collectives_,
                        LaunchMode::kEager),
              make_cost(scenario, machine_, kernel_directories_, providers_, collectives_,
                        LaunchMode::kGraph)} {
+  at_key(scenario, "moe", [&] { require_backend(scenario, providers_); });
   static_assert(static_cast<int>(LaunchMode::kEager) == 0 &&
                 static_cast<int>(LaunchMode::kGraph) == 1);
   if (ffn_) {
@@ -176,6 +203,10 @@ std::vector<const CostModel*> Assembly::all_costs() const {
 }
 
 std::vector<TableUse> Assembly::tables_used() const {
+  const auto named = [&](const std::string& kernel) {
+    const bool is_chosen = kernel == kExpertsKernel && !moe_backend_.empty();
+    return is_chosen ? kernel + " (" + moe_backend_ + ")" : kernel;
+  };
   std::vector<SourceUse> uses;
   for (const CostModel* cost : all_costs()) {
     std::ranges::copy(cost->sources_used(), std::back_inserter(uses));
@@ -188,7 +219,7 @@ std::vector<TableUse> Assembly::tables_used() const {
     TableUse table{directory.provider, directory.device.name, directory.origin, {}};
     for (const SourceUse& use : uses) {
       if (use.source_idx == i) {
-        table.kernels.push_back(use.kernel);
+        table.kernels.push_back(named(use.kernel));
       }
     }
     if (!table.kernels.empty()) {

@@ -64,6 +64,7 @@ class Assembly {
   std::unique_ptr<Assembly> ffn_;
   Machine machine_;
   std::vector<KernelDirectory> kernel_directories_;
+  std::string moe_backend_;  // of design fused, as the scenario chose it; "": none
   // Shared with the other runs of the process (sim/cost/cost.h).
   std::vector<std::shared_ptr<const Provider>> providers_;
   std::vector<std::shared_ptr<const CollectiveTables>> collectives_;

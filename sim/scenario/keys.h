@@ -62,6 +62,9 @@ struct Section {
 // Of model.expert_load, moe.experts and workload.time_unit; entry i names enumerator i.
 inline constexpr std::array<std::string_view, 4> kExpertLoadNames = {
     "balanced", "uniform", "power_law_1.01", "power_law_1.2"};
+// The first: what the engine of the tables ran; then kMoeBackends (sim/cost/cost.h).
+inline constexpr std::array<std::string_view, 5> kMoeBackendNames = {"auto", "cutlass", "deepgemm",
+                                                                     "marlin", "triton"};
 inline constexpr std::array<std::string_view, 3> kExpertOrderNames = {"in_order", "balanced",
                                                                       "balanced_on_nodes"};
 inline constexpr std::array<std::string_view, 4> kTimeUnits = {"s", "ms", "us", "ns"};

@@ -44,6 +44,8 @@ std::vector<Section> model_sections() {
                "design persistent: rows that an expert takes of a rank, over those of even choices",
                0, kMostCapacityFactor, /*is_above=*/true),
         choice("experts", all_names(kExpertOrderNames), "which rank holds which experts"),
+        choice("backend", all_names(kMoeBackendNames),
+               "design fused: whose rows price experts; auto: what the tables' engine ran", "auto"),
         part("eplb", {"eplb"}, "experts are placed anew by their load while the service runs")}},
       {"eplb",
        {whole("step_interval", "steps from one rebalance to the next", 1, kBillion, "3000"),

@@ -184,6 +184,15 @@ MoeSpec read_moe(const YamlNode& node, const MoeSpec& defaults) {
     spec.experts = static_cast<ExpertOrder>(reader.choice("experts", kExpertOrderNames));
   }
   if (reader.has("eplb")) spec.eplb = read_eplb(reader);
+  if (reader.has("backend")) {
+    const std::size_t backend = reader.choice("backend", kMoeBackendNames);
+    spec.backend = backend == 0 ? "" : kMoeBackendNames[backend];
+    if (!spec.backend.empty() && spec.design != MoeDesign::kFused) {
+      reader.fail("backend", "found " + spec.backend + " beside design " +
+                                 std::string(to_text(spec.design)) +
+                                 ", whose kernels are our own; expected design fused, an engine's");
+    }
+  }
   return spec;
 }
 
@@ -195,7 +204,7 @@ std::string to_yaml(const MoeSpec& spec) {
          (spec.fuse_gather ? ", fuse_gather: true" : "") +
          (spec.shared_inside ? ", shared_inside: true" : "") + capacity_yaml(spec) +
          ", experts: " + std::string(kExpertOrderNames[static_cast<std::size_t>(spec.experts)]) +
-         eplb_yaml(spec.eplb) + "}";
+         eplb_yaml(spec.eplb) + (spec.backend.empty() ? "" : ", backend: " + spec.backend) + "}";
 }
 
 void set_moe(const MoeSpec& spec, LoweringOptions& options) {

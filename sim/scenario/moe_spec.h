@@ -33,6 +33,7 @@ struct MoeSpec {
   int chunks = 1;                               // Mesh::moe_chunks
   ExpertOrder experts = ExpertOrder::kInOrder;  // ep > 1; at the start, where they move
   std::optional<EplbConfig> eplb;               // none: they stay
+  std::string backend;  // of design fused, whose rows: CostOptions::moe_backend; "": any
   bool operator==(const MoeSpec&) const = default;
 };
 

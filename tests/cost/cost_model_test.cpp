@@ -112,20 +112,24 @@ TEST(CostModel, ShippedRowComesBackFromTheShippedProvider) {
   EXPECT_NEAR(estimate.time.value(), time_us * 1e-6, 1e-15);
 }
 
+KernelOp experts_of(std::int64_t inter) {
+  return {.kernel = "moe",
+          .dtype = DType::kBf16,
+          .dims = {{.name = "tokens", .size = 16, .axis = {}},
+                   {.name = "hidden", .size = 1024, .axis = {}},
+                   {.name = "inter", .size = inter, .axis = {}},
+                   {.name = "topk", .size = 2, .axis = {}},
+                   {.name = "experts", .size = 8, .axis = {}},
+                   {.name = "experts_total", .size = 8, .axis = {}}}};
+}
+
 TEST(CostModel, RoutingDistributionChoosesTheRows) {
   const TableDirectory directory;
   directory.write("moe.csv",
                   "dtype,distribution,tokens,hidden,inter,topk,experts,experts_total,time_us\n"
                   "bf16,balanced,16,1024,512,2,8,8,50\nbf16,power_law_1.2,16,1024,512,2,8,8,70\n");
   const Provider provider = Provider::load(directory.path());
-  const KernelOp op{.kernel = "moe",
-                    .dtype = DType::kBf16,
-                    .dims = {{.name = "tokens", .size = 16, .axis = {}},
-                             {.name = "hidden", .size = 1024, .axis = {}},
-                             {.name = "inter", .size = 512, .axis = {}},
-                             {.name = "topk", .size = 2, .axis = {}},
-                             {.name = "experts", .size = 8, .axis = {}},
-                             {.name = "experts_total", .size = 8, .axis = {}}}};
+  const KernelOp op = experts_of(512);
   const auto time_us = [&](const std::string& distribution) {
     CostOptions options;
     options.moe_distribution = distribution;
@@ -138,6 +142,49 @@ TEST(CostModel, RoutingDistributionChoosesTheRows) {
   EXPECT_NEAR(time_us("uniform"), 50, 1e-9);
   expect_contains(error_of([&] { (void)time_us("skewed"); }),
                   "unknown routing distribution 'skewed'; expected one of balanced, uniform");
+}
+
+// One engine's rows are of two backends, another's of the one that was chosen.
+TEST(CostModel, ABackendOfExpertsChoosesTheRows) {
+  constexpr const char* kMoeHeader =
+      "dtype,distribution,tokens,hidden,inter,topk,experts,experts_total,time_us,source\n";
+  const TableDirectory directory;
+  std::filesystem::create_directories(directory.path() / "engine");
+  std::filesystem::create_directories(directory.path() / "other");
+  directory.write("engine/moe.csv", std::string(kMoeHeader) +
+                                        "bf16,balanced,16,1024,512,2,8,8,50,3\n"
+                                        "bf16,balanced,16,1024,256,2,8,8,30,4\n");
+  directory.write("engine/backends.csv",
+                  "kernel,dtype,source,backend\nmoe,bf16,3,cutlass\nmoe,bf16,4,triton\n"
+                  "moe,fp8,3,marlin\n");
+  directory.write("other/moe.csv",
+                  std::string(kMoeHeader) + "bf16,balanced,16,1024,512,2,8,8,80,0\n");
+  directory.write("other/backends.csv", "kernel,dtype,source,backend\nmoe,bf16,0,triton\n");
+  const Provider own = Provider::load(directory.path() / "engine");
+  const Provider stands_in = Provider::load(directory.path() / "other");
+  const Machine& machine = node();
+  const auto time_us = [&](std::int64_t inter, const std::string& backend, bool has_other) {
+    std::vector<KernelSource> sources = {{.provider = &own, .device = &machine.device()}};
+    if (has_other) {
+      sources.push_back(
+          {.provider = &stands_in, .device = &machine.device(), .origin = Origin::kOtherProvider});
+    }
+    CostOptions options;
+    options.moe_distribution = "balanced";
+    options.moe_backend = backend;
+    return 1e6 * CostModel(machine, sources, {}, options).kernel(experts_of(inter)).time.value();
+  };
+  EXPECT_NEAR(time_us(512, "", true), 50, 1e-9);
+  EXPECT_NEAR(time_us(256, "", true), 30, 1e-9);
+  EXPECT_NEAR(time_us(512, "cutlass", true), 50, 1e-9);
+  EXPECT_NEAR(time_us(256, "triton", true), 30, 1e-9);
+  // Of a backend of its own the engine's rows beside the call answer before another's at it.
+  EXPECT_LT(time_us(512, "triton", false), 80);
+  EXPECT_NEAR(time_us(512, "triton", false), time_us(512, "triton", true), 1e-9);
+  expect_contains(error_of([&] { (void)time_us(512, "marlin", true); }),
+                  "moe.backend: found marlin, of which no table has rows of experts in bf16");
+  EXPECT_EQ(own.backends("moe", DType::kBf16), (std::set<std::string>{"cutlass", "triton"}));
+  EXPECT_TRUE(own.backends("gemm", DType::kBf16).empty());
 }
 
 TEST(CostModel, AKernelWithoutMeasurementsComesFromTheWorkModel) {

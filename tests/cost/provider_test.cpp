@@ -103,6 +103,23 @@ TEST(Provider, SaysWhichLineOfItsInclusionsIsWrong) {
   expect_contains(inclusion_error("kernel,dtype,includes\n"), "floor_us");
 }
 
+TEST(Provider, SaysWhichLineOfItsBackendsIsWrong) {
+  const auto error = [](const std::string& lines) {
+    const TableDirectory directory;
+    directory.write("gemm.csv", "dtype,m,n,k,time_us\nbf16,16,256,512,12.5\n");
+    directory.write("backends.csv", lines);
+    return error_of([&] { (void)Provider::load(directory.path()); });
+  };
+  const std::string header = "kernel,dtype,source,backend\n";
+  expect_contains(error(header + "moe,bf16,1,triton\nmo,bf16,1,triton\n"),
+                  "backends.csv:3: found kernel 'mo'");
+  expect_contains(error(header + "moe,bf16,1,tritn\n"),
+                  "backends.csv:2: found backend 'tritn'; expected one of cutlass");
+  expect_contains(error(header + "moe,bf17,1,triton\n"), "backends.csv:2: ");
+  expect_contains(error(header + "moe,bf16,x,triton\n"), "column source: found 'x'");
+  expect_contains(error("kernel,dtype,source\n"), "no column 'backend'");
+}
+
 TEST(Provider, ParsesOnlyTheKernelsAskedFor) {
   const TableDirectory directory;
   directory.write("gemm.csv", std::string(kSourcedHeader) + "bf16,1,2,3,4.5,0\n");

@@ -193,6 +193,7 @@ FLAGS = {
     "batch_wait_timeout_iters": ("batch_wait_timeout_iters",),
     "batch_wait_max_tokens_ratio": ("batch_wait_max_tokens_ratio",),
     "cuda_graphs": ("compilation-config",),
+    "moe_backend": ("moe-backend", "moe_config.backend", "moe-runner-backend"),
     "largest_graph": ("max-cudagraph-capture-size", "cuda-graph-sizes", "cuda_graph_config.max_batch_size", "cuda-graph-max-bs",
                       "cuda graph sizes", "cuda_graph_config.batch_sizes", "cuda-graph-bs"),
 }
@@ -209,6 +210,9 @@ DEFAULTS = {
     "largest_graph": "cuda graph sizes",
 }
 CUDA_GRAPHS = {"piecewise": "piecewise", "full_and_piecewise": "decodes_and_piecewise", "full_decode_only": "decodes"}
+# What a flag calls the kernels of routed experts -> `moe.backend`; those of other GPUs are none that is simulated.
+MOE_BACKENDS = {"triton": "triton", "cutlass": "cutlass", "flashinfer_cutlass": "cutlass", "deep_gemm": "deepgemm", "deepgemm": "deepgemm",
+                "marlin": "marlin"}  # fmt: skip
 # Batch sizes that an engine captures, as far as its largest.
 CAPTURED = {
     "trtllm": (1, 2, 4, *range(8, 129, 8), *range(192, 2049, 64)),
@@ -344,6 +348,9 @@ def _launched(setting: str, known: Mapping[str, str], launch: launches.Launch) -
     if setting == "cuda_graphs":
         mode = re.search(r"cudagraph_mode:\s*(\w+)", text)
         return Choice(CUDA_GRAPHS[mode[1].lower()], SCRIPT, flag.source) if mode and mode[1].lower() in CUDA_GRAPHS else None
+    if setting == "moe_backend":
+        backend = MOE_BACKENDS.get(text.lower())
+        return Choice(backend, SCRIPT, flag.source) if backend else None
     return Choice(spelling.data_format(text) if setting == "kv_cache" else text, SCRIPT, flag.source)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import collections
+import csv
+import functools
 import json
 import re
 
+from ..simulation import project_root
 from . import apart, drafts, lengths
 from .cases import Case
 from .rules import MACHINES, MODELS, not_simulated, settings
@@ -55,11 +59,30 @@ def scenario_text(case: Case) -> str:
         f"model: {{config: {_quoted(model)}{formats}}}\n"
         f"machine: {_machine(case, sum(side.num_gpus for side in sides) if sides else _gpus(case))}\n"
         f"provider: {_quoted(found['provider'])}\n"
+        f"{_experts(found)}"
         f"{_placed(case, sides)}\n"
         f"engine: {{profile: {_quoted(found['profile'])}{limits}}}\n"
         f"workload: {_workload(case, prompt, output, found, repeats)}\n"
         "slo: {ttft: 2 s, tpot: 50 ms}\n"
     )
+
+
+def _experts(found: dict[str, str]) -> str:
+    """The kernels of routed experts that the script chose, where tables have rows of theirs."""
+    backend = found.get("moe_backend")
+    formats = backend_formats().get(backend, frozenset()) if backend else frozenset()
+    return f"moe: {{backend: {backend}}}\n" if found.get("expert_weights", found["weights"]) in formats else ""
+
+
+@functools.cache
+def backend_formats() -> dict[str, frozenset[str]]:
+    """By backend of routed experts the formats that some device's tables have rows of."""
+    found = collections.defaultdict(set)
+    for file in (project_root() / "topologies" / "devices").glob("*/*/backends.csv"):
+        with file.open(newline="", encoding="utf-8") as handle:
+            for row in csv.DictReader(handle):
+                found[row["backend"]].add(row["dtype"])
+    return {backend: frozenset(formats) for backend, formats in found.items()}
 
 
 def _repeats(found: dict[str, str]) -> str:
