@@ -76,6 +76,29 @@ TEST(Padding, OfRanksThatAreAlikeIsNone) {
   EXPECT_EQ(dim(rows.dims, "rows"), 600 * topk);
 }
 
+// Ranks of as many tokens, one of which has them in a long prompt: the others wait for it.
+TEST(Padding, AttentionIsThatOfTheRankThatTakesLongest) {
+  const auto attention = [](const std::vector<PrefillChunk>& chunks) {
+    const Plan plan = executed_plan(testing::small_llama(), {.prefill = chunks}, {}, {.dp = 2});
+    verify(plan);
+    return std::get<KernelOp>(op_named(plan, "layers.0.attn_prefill").body).dims;
+  };
+  const std::vector<PrefillChunk> long_one = {{4000, 0}, {32, 0}, {32, 0}, {32, 0}};
+  const std::vector<PrefillChunk> even = {{1024, 0}, {1024, 0}, {1024, 0}, {1024, 0}};
+  const auto both = [](std::vector<PrefillChunk> first, const std::vector<PrefillChunk>& second) {
+    first.insert(first.end(), second.begin(), second.end());
+    return first;
+  };
+  const Dims slowest = attention(both(long_one, long_one));
+  for (const auto& chunks : {both(long_one, even), both(even, long_one)}) {
+    const Dims found = attention(chunks);
+    EXPECT_EQ(dim(found, "batch"), 1);
+    EXPECT_EQ(dim(found, "query"), 4096);
+    EXPECT_EQ(dim(found, "context"), dim(slowest, "context"));
+  }
+  EXPECT_EQ(dim(attention(both(even, even)), "batch"), 4);
+}
+
 // Executors know what pads of the rows of a rank alone.
 TEST(Padding, IsRoutedWhereRoutersSeeOtherRows) {
   const auto padding = [](const Mesh& mesh) {
