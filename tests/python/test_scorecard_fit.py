@@ -283,7 +283,7 @@ def left_rows(count, spread, *, seed, metric="TTFT", group="one", cell="cell", l
     return pandas.DataFrame({
         "kind": "family", "group": group, "cell": [f"{cell} {i % 5}" for i in range(count)], "metric": metric, "unit": "s",
         "case_id": [f"{group} {cell} {i}" for i in range(count)], "engine": "vllm 1", "load": load, "roofline": 0.0, "borrowed": 0.0,
-        "inferred": 0, "is_carried": False, "nodes": 1, "simulated": 1.0, "published": np.exp(spread * draw.normal(size=count)),
+        "interpolated": 0.0, "inferred": 0, "is_carried": False, "nodes": 1, "simulated": 1.0, "published": np.exp(spread * draw.normal(size=count)),
         "contradiction": "", "error": 0.0,
     } | columns)  # fmt: skip
 
@@ -311,6 +311,19 @@ def test_intervals_stretch_until_groups_that_they_never_saw_lie_inside():
     assert judged["inside"].mean() >= calibration.LEVEL - 0.02
 
 
+def test_each_kind_of_metric_has_as_many_inside_as_is_asked_for():
+    # Of throughput groups are alike, of first tokens each is off by an amount of its own: one stretch for both would miss both.
+    draw = np.random.default_rng(6)
+    rows = pandas.concat([left_rows(60, 0.1, seed=i, group=f"group {i}", cell=f"cell of {i}") for i in range(12)])
+    shift = dict(zip(sorted(set(rows["group"])), draw.normal(0, 0.4, size=12)))
+    alike = rows.assign(metric="TPOT", case_id=rows["case_id"] + " other")
+    rows["published"] *= np.exp(rows["group"].map(shift))
+    _, judged, _ = calibration.fit(pandas.concat([rows, alike]).reset_index(drop=True))
+    inside = judged.groupby("metric")["inside"].mean()
+    assert inside["TTFT"] == pytest.approx(calibration.LEVEL, abs=0.03)
+    assert inside["TPOT"] == pytest.approx(calibration.LEVEL, abs=0.03)
+
+
 def test_the_interval_of_a_group_is_made_without_it():
     rows = many_groups(0.1, groups=4)
     poisoned = rows.assign(published=rows["published"].where(rows["group"] != "group 0", 50.0)).reset_index(drop=True)
@@ -326,7 +339,7 @@ def test_a_metric_of_a_single_source_has_no_narrower_interval_than_its_parent():
 
 
 TABLE = intervals.Table(
-    intervals.Factors(roofline=2.0, borrowed=0.5, inferred=0.3),
+    intervals.Factors(roofline=2.0, borrowed=0.5, interpolated=1.0, inferred=0.3),
     {("TPOT", intervals.NEAR, intervals.ANY, intervals.ANY): intervals.Row((-0.1, 0.2), 0.4, 1),
      ("per token", intervals.CARRIED, intervals.ANY, intervals.ANY): intervals.Row((-0.3, 0.6), 0.95, 1)},
 )  # fmt: skip
@@ -339,6 +352,7 @@ def test_an_interval_widens_with_what_it_stands_on_and_scales_with_the_value():
 
     assert width() == pytest.approx(np.exp(0.3))
     assert width(roofline=0.4) == pytest.approx(np.exp(0.3 * np.hypot(1, 0.8)))
+    assert width(interpolated=0.6) == pytest.approx(np.exp(0.3 * np.hypot(1, 0.6)))
     assert width(borrowed=1.0) > width() and width(inferred=2) > width(inferred=1) > width()
     assert width(tables=intervals.CARRIED) == pytest.approx(np.exp(0.9))
     assert intervals.interval(2.0, "TPOT", intervals.Standing(), TABLE) == pytest.approx((2 * np.exp(-0.1), 2 * np.exp(0.2)))

@@ -1,7 +1,8 @@
 """Quantiles of the intervals, from the errors of left-out groups, and how many published values lie inside.
 
-The quantiles of one group are those of the others, so coverage is of intervals that know nothing of it. Their widths are
-stretched by one number such that LEVEL of these values lie inside, each group counting once whatever its size.
+The quantiles of one group are those of the others, so coverage is of intervals that know nothing of it. The widths of each kind
+of metric are stretched by one number such that LEVEL of its values lie inside, half by groups that count once whatever their
+size and half by values; of a kind with few cells as those of all together.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pandas
 
 from .. import files
 from .choice import FULL_CELL
+from . import intervals
 from .intervals import ANY, CARRIED, CARRIED_AS, COLUMNS, NEAR, Bounds, Factors, Key, Row, Table, interval
 from .statistics import standing
 
@@ -23,7 +25,7 @@ LEVEL = 0.8
 SHRINKAGE = 3  # cells that a parent's quantiles count as
 FEW = 3  # cells; of fewer, an interval also holds the parent's
 # Candidates; the roofline share is never 0, so that rooflines are never as sure as measurements.
-FACTORS = [Factors(*found) for found in itertools.product((0.5, 1.0, 2.0, 4.0), (0.0, 0.5, 1.0), (0.0, 0.15, 0.3))]
+FACTORS = [Factors(*found) for found in itertools.product((0.5, 1.0, 2.0, 4.0), (0.0, 0.5, 1.0), (0.0, 0.5, 1.0), (0.0, 0.15, 0.3))]
 MOST_STRETCH = 4.0
 
 
@@ -32,18 +34,20 @@ def fit(left: pandas.DataFrame) -> tuple[Table, pandas.DataFrame, pandas.DataFra
     published value is in the interval made without its group. Last, the table's cells and values by key."""
     rows = _prepared(left)
     factors = min(FACTORS, key=lambda found: _pinball(rows, found))
-    widths = factors.width(rows["roofline"], rows["borrowed"], rows["inferred"]).to_numpy()
+    widths = factors.width(rows).to_numpy()
     rows = rows.assign(z=rows["residual"] / widths)
     bounds = np.full((len(rows), 2), np.nan)
     for (kind, group), index in rows.groupby(["kind", "group"]).indices.items():
         others = rows[(rows["kind"] == kind) & (rows["group"] != group)]
         bounds[index] = _bounds_of(rows.iloc[index], _quantiles(others))
-    z, weights = rows["z"].to_numpy(), _equal(rows, "kind", "group")
-    stretch = _stretch(z, bounds, weights)
-    judged = left.assign(inside=_inside(z, bounds, stretch))
+    z, weights = rows["z"].to_numpy(), _of_groups_and_values(rows)
+    kinds = rows["metric"].map(_kind)
+    stretches = {kind: _stretch(z[index], bounds[index], weights[index]) if _num_cells(rows.iloc[index]) >= FEW
+                 else _stretch(z, bounds, weights) for kind, index in rows.groupby(kinds).indices.items()}  # fmt: skip
+    judged = left.assign(inside=_inside(z, bounds, kinds.map(stretches).to_numpy()))
     counts = {key: group for key, group in _keyed(rows).groupby(level=0)}
     table = {
-        key: Row(_stretched(found, stretch), *_validated(counts[key])) for key, found in _quantiles(rows).items()
+        key: Row(_stretched(found, stretches[_kind(key[0])]), *_validated(counts[key])) for key, found in _quantiles(rows).items()
     }  # fmt: skip
     sizes = pandas.DataFrame(
         {"cells": {key: group["cell"].nunique() for key, group in counts.items()},
@@ -57,7 +61,7 @@ def write(path: pathlib.Path, table: Table, sizes: pandas.DataFrame) -> None:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    factors = (table.factors.roofline, table.factors.borrowed, table.factors.inferred)
+    factors = [getattr(table.factors, name) for name in intervals.FACTORS]
     for key, row in sorted(table.rows.items()):
         cells, values = sizes.loc[[key], ["cells", "values"]].iloc[0]
         bounds = (f"{bound:.4f}" for bound in row.bounds)
@@ -97,6 +101,20 @@ def _equal(rows: pandas.DataFrame, *columns: str) -> np.ndarray:
     """Weights by which the groups of `columns` count alike; those of fewer than FULL_CELL cases less."""
     groups = rows.groupby(list(columns))["case_id"]
     return (np.minimum(1, groups.transform("nunique") / FULL_CELL) / groups.transform("size")).to_numpy()
+
+
+def _of_groups_and_values(rows: pandas.DataFrame) -> np.ndarray:
+    """Weights of which half count groups alike and half values, each kind of left-out groups as much."""
+    groups = _equal(rows, "kind", "group")
+    values = 1 / rows.groupby("kind")["case_id"].transform("size").to_numpy()
+    shares = [part / pandas.Series(part).groupby(rows["kind"].to_numpy()).transform("sum").to_numpy() for part in (groups, values)]
+    return sum(shares) / 2
+
+
+def _kind(metric: str) -> str:
+    """What metrics are stretched together: those of a first token, of a token, of throughput, or a metric of its own."""
+    kind = CARRIED_AS.get(metric.removesuffix(" p50").removesuffix(" p99"), metric)
+    return f"{kind} p99" if metric.endswith(" p99") else kind
 
 
 def _levels(metric: str, tables: str, engine: str, load: str) -> list[Key]:
@@ -160,7 +178,7 @@ def _stretched(bounds: Bounds, stretch: float) -> Bounds:
     return middle - half, middle + half
 
 
-def _inside(z: np.ndarray, bounds: np.ndarray, stretch: float) -> np.ndarray:
+def _inside(z: np.ndarray, bounds: np.ndarray, stretch: np.ndarray) -> np.ndarray:
     """1, 0, or not a number where there is no interval."""
     middle, half = bounds.mean(axis=1), stretch * (bounds[:, 1] - bounds[:, 0]) / 2
     return np.where(np.isnan(middle), np.nan, np.abs(z - middle) <= half)
@@ -182,7 +200,7 @@ def _validated(group: pandas.DataFrame) -> tuple[float, int]:
 def _pinball(rows: pandas.DataFrame, factors: Factors) -> float:
     """A proper score of quantiles, of those of all rows."""
     tail = (1 - LEVEL) / 2
-    width = factors.width(rows["roofline"], rows["borrowed"], rows["inferred"]).to_numpy()
+    width = factors.width(rows).to_numpy()
     scaled = rows.assign(z=rows["residual"] / width)
     bounds = _bounds_of(scaled, _quantiles(scaled)) * width[:, None]
     gaps = rows["residual"].to_numpy()[:, None] - bounds

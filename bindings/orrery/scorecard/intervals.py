@@ -1,7 +1,7 @@
 """80 % intervals around simulated metrics, from how far published measurements lay from simulated ones.
 
-The logarithm of published over simulated, divided by sqrt(1 + (f x s)^2 + ...) with the shares s of time on rooflines and on
-borrowed rows and the number s of settings that are inferred, has a 10 % and a 90 % quantile for each metric, engine and kind
+The logarithm of published over simulated, divided by sqrt(1 + (f x s)^2 + ...) with the shares s of time on rooflines, on
+borrowed rows and between rows and the number s of settings that are inferred, has a 10 % and a 90 % quantile for each metric, engine and kind
 of load; rows carried to another architecture have quantiles of their own. They are those of groups that the fitted numbers
 never saw (calibration.py, `python -m orrery.scorecard.fit`) and stand in data/serving/intervals.csv, with what they were
 validated for: outside of it an interval is withheld, and the reason said.
@@ -21,7 +21,7 @@ from ..simulation import project_root
 ANY = "any"
 NEAR, CARRIED = "near", "carried"  # tables of the device or its architecture; of another architecture
 COLUMNS = ("metric", "tables", "engine", "load", "cells", "values", "log_low", "log_high", "most_roofline", "most_nodes",
-           "roofline_factor", "borrowed_factor", "inferred_factor")  # fmt: skip
+           "roofline_factor", "borrowed_factor", "interpolated_factor", "inferred_factor")  # fmt: skip
 # Where rows are carried, metrics of a kind together, since few were published on such GPUs.
 CARRIED_AS = {"TTFT": "first token", "prefill time": "first token", "TPOT": "per token", "decode time": "per token", "ITL": "per token",
               "output throughput": "throughput", "total throughput": "throughput", "request throughput": "throughput"}  # fmt: skip
@@ -40,6 +40,7 @@ class Standing:
 
     roofline: float = 0.0  # shares of simulated time
     borrowed: float = 0.0
+    interpolated: float = 0.0
     tables: str = NEAR
     nodes: int = 1  # of a replica
     inferred: int = 0  # settings that nobody stated
@@ -65,11 +66,16 @@ class Factors:
 
     roofline: float
     borrowed: float
+    interpolated: float
     inferred: float
 
-    def width(self, roofline: Any, borrowed: Any, inferred: Any) -> Any:
-        """Against an interval of none of them; of numbers or of arrays."""
-        return (1 + (self.roofline * roofline) ** 2 + (self.borrowed * borrowed) ** 2 + (self.inferred * inferred) ** 2) ** 0.5
+    def width(self, standing: Any) -> Any:
+        """Against an interval of none of them; `standing` has each as a number, or as an array of them."""
+        squares = ((getattr(self, name) * getattr(standing, name)) ** 2 for name in FACTORS)
+        return (1 + sum(squares)) ** 0.5
+
+
+FACTORS = tuple(field.name for field in dataclasses.fields(Factors))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +109,7 @@ def interval(simulated: float, metric: str, standing: Standing, table: Table | N
     row = table.row(metric, standing)
     if row is None or withheld(metric, standing, table):
         return None
-    width = table.factors.width(standing.roofline, standing.borrowed, standing.inferred)
+    width = table.factors.width(standing)
     low, high = (math.exp(bound * width) for bound in row.bounds)
     return simulated * low, simulated * high
 
@@ -131,7 +137,7 @@ def read(lines: Any) -> Table:
     rows = list(csv.DictReader(lines))
     if not rows or set(rows[0]) != set(COLUMNS):
         raise ValueError(f"intervals.csv: found columns {', '.join(rows[0]) if rows else 'none'}, expected {', '.join(COLUMNS)}")
-    factors = Factors(*(float(rows[0][f"{name}_factor"]) for name in ("roofline", "borrowed", "inferred")))
+    factors = Factors(*(float(rows[0][f"{name}_factor"]) for name in FACTORS))
     return Table(factors, {
         (r["metric"], r["tables"], r["engine"], r["load"]):
         Row((float(r["log_low"]), float(r["log_high"])), float(r["most_roofline"]), int(r["most_nodes"]), int(r["cells"]), int(r["values"]))
@@ -162,7 +168,8 @@ def standing_of(summary: Mapping[str, Any]) -> Standing:
     is_carried = bool(devices_of(summary, _OTHER_ARCHITECTURE))
     provider = summary["provenance"].get("provider") if isinstance(summary.get("provenance"), Mapping) else None
     return Standing(
-        roofline=basis["roofline"], borrowed=basis.get("borrowed", 0.0), tables=CARRIED if is_carried else NEAR,
+        roofline=basis["roofline"], borrowed=basis.get("borrowed", 0.0), interpolated=basis.get("interpolated", 0.0),
+        tables=CARRIED if is_carried else NEAR,
         nodes=summary.get("nodes_per_replica", 1), engine=str(provider or "none").partition("-")[0], unlike=_unlike(summary),
     )  # fmt: skip
 

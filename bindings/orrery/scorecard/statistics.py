@@ -39,6 +39,7 @@ def table(outcomes: Sequence[Outcome]) -> pandas.DataFrame:
             "error": comparison.error,
             "roofline": outcome.basis["roofline"],
             "borrowed": outcome.basis.get("borrowed", 0.0),
+            "interpolated": outcome.basis.get("interpolated", 0.0),
             "is_carried": outcome.is_carried,
             "nodes": outcome.nodes,
             "unlike": outcome.unlike,
@@ -67,7 +68,8 @@ def groups(case: Case) -> dict[str, str]:
 def standing(row: Mapping[str, Any]) -> Standing:
     """What a row of `table` stands on."""
     return Standing(
-        roofline=row["roofline"], borrowed=row["borrowed"], tables=CARRIED if row["is_carried"] else NEAR, nodes=row["nodes"],
+        roofline=row["roofline"], borrowed=row["borrowed"], interpolated=row.get("interpolated", 0.0),
+        tables=CARRIED if row["is_carried"] else NEAR, nodes=row["nodes"],
         inferred=row["inferred"], engine=row["engine"].partition(" ")[0], load=row["load"], unlike=row.get("unlike", ""),
     )  # fmt: skip
 

@@ -141,7 +141,8 @@ def _checks(found: Exploration, candidate: int) -> list[dict[str, Any]]:
     outcome = found.outcomes[candidate]
     shares = outcome["basis"]
     engine = found.space.scenario(candidate).provider.partition("-")[0]
-    standing = Standing(roofline=shares["roofline"], borrowed=shares.get("borrowed", 0.0), engine=engine)
+    standing = Standing(roofline=shares["roofline"], borrowed=shares.get("borrowed", 0.0),
+                        interpolated=shares.get("interpolated", 0.0), engine=engine)  # fmt: skip
     checks = []
     for check in outcome["slo"]:
         metric, _, statistic = check["name"].partition("_")
