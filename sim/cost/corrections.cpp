@@ -342,6 +342,10 @@ Seconds gemm_launch(LaunchMode mode, const HostCosts& host) {
   return launch_time(mode, host, Launched::kProduct);
 }
 
+Seconds latent_launch(LaunchMode mode, const HostCosts& host) {
+  return launch_time(mode, host, Launched::kLatent);
+}
+
 constexpr std::array kCorrections = {
     Correction{.name = "device",
                .source = "peaks and rates of both devices (sim/cost/interpolate.cpp, on_device)",
@@ -414,9 +418,14 @@ constexpr std::array kCorrections = {
     Correction{.name = "collective launch",
                .source = "engine profile, eager_exchange",
                .between_ops = collective_launch},
-    Correction{.name = "GEMM launch",
-               .source = "engine profile, gemm_launch",
-               .between_ops = gemm_launch}};
+    Correction{
+        .name = "GEMM launch", .source = "engine profile, gemm_launch", .between_ops = gemm_launch},
+    Correction{.name = "latent launch",
+               .source = "engine profile, latent_launch",
+               .between_ops = latent_launch}};
+
+// Kernels that are enqueued as Launched::kLatent.
+constexpr std::array<std::string_view, 2> kLatentKernels = {"mla_decode", "batched_gemm"};
 
 // Before the power limit is asked, `limited` says nothing.
 bool differ(const Estimate& before, const Estimate& after) {
@@ -466,6 +475,9 @@ Launched launched_for(const Op& op) {
   const auto* kernel = std::get_if<KernelOp>(&op.body);
   if (kernel == nullptr || !is_launched(*kernel)) return Launched::kNothing;
   const KernelSpec* const spec = find_kernel_spec(kernel->kernel);
+  if (std::ranges::find(kLatentKernels, kernel->kernel) != kLatentKernels.end()) {
+    return Launched::kLatent;
+  }
   const bool is_rows = spec == nullptr || spec->prior.arithmetic == Arithmetic::kRows;
   return is_rows ? Launched::kRows : Launched::kProduct;
 }
@@ -479,6 +491,8 @@ Seconds launch_time(LaunchMode mode, const HostCosts& host, Launched launched) {
       return host.eager_launch;
     case Launched::kProduct:
       return host.eager_launch * host.gemm_launch;
+    case Launched::kLatent:
+      return host.eager_launch * host.latent_launch.value_or(host.gemm_launch);
     case Launched::kCollective:
       return host.eager_collective.value_or(host.eager_launch);
   }

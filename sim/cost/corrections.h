@@ -62,9 +62,10 @@ enum class Launched : std::uint8_t {
   kNothing,    // the host passes it by
   kRows,       // a kernel over rows; an all_reduce
   kProduct,    // a GEMM or attention
+  kLatent,     // attention over latents, or products by head
   kCollective  // a collective of a library: any but all_reduce
 };
-inline constexpr std::size_t kLaunchedKinds = 4;
+inline constexpr std::size_t kLaunchedKinds = 5;
 Launched launched_for(const Op& op);
 // Host time to enqueue it; none in a graph. Of all kinds, in their order, in seconds.
 Seconds launch_time(LaunchMode mode, const HostCosts& host, Launched launched);

@@ -49,8 +49,11 @@ struct Estimate {
 struct HostCosts {
   Seconds eager_launch;    // host time to enqueue one kernel
   double gemm_launch = 1;  // of a GEMM or attention, whose launch takes longer, over that
-  Seconds graph_node;      // gap between dependent nodes of a replayed graph
-  Seconds d2h_sync;        // device-to-host copy of a flag and wake-up of the host
+  // Likewise of latent attention and of products by head, which take several launches or a call
+  // into cuBLASLt; none: gemm_launch.
+  std::optional<double> latent_launch;
+  Seconds graph_node;  // gap between dependent nodes of a replayed graph
+  Seconds d2h_sync;    // device-to-host copy of a flag and wake-up of the host
   // From the end of a GPU op to the start of one on another stream that waits for it, beyond what
   // op times contain; in replayed graphs and launched eagerly.
   Seconds graph_hop;

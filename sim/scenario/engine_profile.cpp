@@ -68,6 +68,11 @@ class Times {
   [[nodiscard]] double number(std::string_view key, double none, double most) const {
     return reader_.has(key) ? reader_.number(key, none, most) : none;
   }
+  [[nodiscard]] std::optional<double> number_or_none(std::string_view key, double least,
+                                                     double most) const {
+    if (!reader_.has(key)) return std::nullopt;
+    return reader_.number(key, least, most);
+  }
   void add_sources(std::map<std::string, std::string>& all) const {
     for (const auto& [key, source] : sources_) {
       all[name_ + "." + key] = source;
@@ -86,6 +91,7 @@ void read_times(const Reader& reader, EngineProfile& profile) {
                   .graph_node = host.at("graph_node"),
                   .d2h_sync = host.at("d2h_sync")};
   profile.host.gemm_launch = host.number("gemm_launch", 1, 10);
+  profile.host.latent_launch = host.number_or_none("latent_launch", 1, 10);
   profile.launch_spread = host.number("launch_spread", 0, 1);
   profile.host.graph_hop = host.at_or_none("graph_hop");
   profile.host.eager_hop = host.at_or_none("eager_hop");

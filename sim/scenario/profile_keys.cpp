@@ -45,6 +45,7 @@ Section host_section() {
        time("eager_arrivals", "likewise, launched one by one"),
        time("eager_exchange", "to issue a collective other than an all-reduce"),
        number("gemm_launch", "times eager_launch that a GEMM or attention takes to issue", 1, 10),
+       number("latent_launch", "likewise, of latent attention and products by head", 1, 10),
        number("launch_spread", "relative standard deviation of how fast ranks issue", 0, 1),
        needed(time("scheduler_base", "of a step besides launches")),
        needed(time("scheduler_per_sequence", "likewise, for each decode and chunk of a prompt")),

@@ -97,7 +97,8 @@ TEST(Corrections, ActInThisOrderAndNameTheirSources) {
                                              "arrivals",
                                              "hop between streams",
                                              "collective launch",
-                                             "GEMM launch"}));
+                                             "GEMM launch",
+                                             "latent launch"}));
 }
 
 // 260 pieces of work are two rounds of 132 blocks, and three of the 108 that are left.
@@ -329,6 +330,7 @@ TEST_F(CorrectionTest, FactorsOfTheEngineScaleAllThreeTimes) {
 TEST(Corrections, TimesBetweenOpsAreThoseOfTheLaunchMode) {
   const HostCosts host{.eager_launch = Seconds(4),
                        .gemm_launch = 1.5,
+                       .latent_launch = 2.5,
                        .graph_hop = Seconds(1),
                        .eager_hop = Seconds(2),
                        .eager_collective = Seconds(6)};
@@ -341,12 +343,23 @@ TEST(Corrections, TimesBetweenOpsAreThoseOfTheLaunchMode) {
   EXPECT_EQ(between("collective launch", LaunchMode::kGraph), Seconds(0));
   EXPECT_EQ(between("GEMM launch", LaunchMode::kEager), Seconds(6));
   EXPECT_EQ(between("GEMM launch", LaunchMode::kGraph), Seconds(0));
+  EXPECT_EQ(between("latent launch", LaunchMode::kEager), Seconds(10));
+  EXPECT_EQ(between("latent launch", LaunchMode::kGraph), Seconds(0));
+  HostCosts alike = host;
+  alike.latent_launch.reset();
+  EXPECT_EQ(named("latent launch").between_ops(LaunchMode::kEager, alike), Seconds(6));
 }
 
 TEST(Corrections, AHostEnqueuesWhatTheOpIs) {
   const auto launched = [](auto body) { return launched_for({.body = std::move(body)}); };
   EXPECT_EQ(launched(rows_op("silu_mul", 128, 8192)), Launched::kRows);
   EXPECT_EQ(launched(gemm(16, 256, 256)), Launched::kProduct);
+  EXPECT_EQ(launched(KernelOp{.kernel = "batched_gemm",
+                              .dims = {{.name = "batch", .size = 16, .axis = {}},
+                                       {.name = "m", .size = 1, .axis = {}},
+                                       {.name = "n", .size = 512, .axis = {}},
+                                       {.name = "k", .size = 128, .axis = {}}}}),
+            Launched::kLatent);
   EXPECT_EQ(launched(CommOp{.kind = CollectiveKind::kAllReduce}), Launched::kRows);
   EXPECT_EQ(launched(CommOp{.kind = CollectiveKind::kAllToAll}), Launched::kCollective);
   EXPECT_EQ(launched(HostOp{.kind = HostKind::kD2hSync}), Launched::kNothing);
