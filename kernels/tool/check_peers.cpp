@@ -47,18 +47,22 @@ CheckCount check_peers() {
 
 // On one GPU ranks share its SMs: what they tell each other is the same.
 CheckCount check_fused_moe() {
-  const auto run = [](const std::vector<int>& devices, const auto& report) {
-    check_fused_moe_ranks(devices, report);
-  };
-  if (cuda::device_count() != 1) return reported(run);
-  CheckCount count;
-  for (const std::size_t ranks : {2, 4}) {
-    std::printf("%zu ranks on one GPU\n", ranks);
-    run(std::vector<int>(ranks), [&](const auto& result) {
-      print_report(result);
-      ++(result.passes() ? count.passed : count.failed);
+  if (cuda::device_count() != 1) {
+    return reported([](const std::vector<int>& devices, const auto& report) {
+      check_fused_moe_ranks(devices, report);
+      check_traced_fused_moe(devices, report);
     });
   }
+  CheckCount count;
+  const auto report = [&](const auto& result) {
+    print_report(result);
+    ++(result.passes() ? count.passed : count.failed);
+  };
+  for (const std::size_t ranks : {2, 4}) {
+    std::printf("%zu ranks on one GPU\n", ranks);
+    check_fused_moe_ranks(std::vector<int>(ranks), report);
+  }
+  check_traced_fused_moe(std::vector{0}, report);
   return count;
 }
 

@@ -35,6 +35,9 @@ int serve(std::span<const std::string_view> arguments);
 int megakernel(std::span<const std::string_view> arguments);
 // Times layers of mixtures of experts by themselves: the cases of a file, to rows in a directory.
 int moe(std::span<const std::string_view> arguments);
+// Writes when the blocks of such a layer that is one kernel did what, a file for each number of
+// tokens, and a line each to standard output.
+int moe_trace(std::span<const std::string_view> arguments);
 
 // One rank of `check fused_moe_processes`, which starts it: RANK RANKS CASE, on the GPU of the
 // rank's number, with a socket to that process (SocketProcesses). CASE: all, steps,

@@ -27,6 +27,7 @@ constexpr Command kCommands[] = {
     {"execute", orrery::tool::execute},
     {"serve", orrery::tool::serve},
     {"moe", orrery::tool::moe},
+    {"moe_trace", orrery::tool::moe_trace},
     {"megakernel", orrery::tool::megakernel},
     {"fused_moe_process", orrery::tool::fused_moe_process},
 };
@@ -79,6 +80,10 @@ constexpr const char* kUsage = R"(usage:
   orrery-gpu moe CASES -o DIR     time layers of mixtures of experts by themselves, a case a line of the file CASES:
                                   scout design=shuffling tokens=64 dtype=bf16 mode=graph streams=1 load=uniform
                                   tp=1 dp=1 ep=1; writes DIR/rows.csv and each case's plan
+  orrery-gpu moe_trace -o DIR [--tokens N[,N…]] [--hidden N] [--ffn N] [--experts N] [--topk N] [--shared N]
+                       [--dtype bf16|fp8] [--activation swiglu|gelu|relu] [--gpus N]
+                                  when the blocks of a layer that is one kernel did what, tokens on each GPU: a file for
+                                  each number of them, for orrery trace layer
   orrery-gpu megakernel [--model NAME] [--check] [--schedule NAME] [--instructions DIRECTORY] [--watch S]
                                   decode steps of small, llama-3.2-1b and llama-3.1-8b as one kernel beside the replayed
                                   graph of the same plan: logits, tokens, medians of 60 runs, where SMs' time goes, and

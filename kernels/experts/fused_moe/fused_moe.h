@@ -41,7 +41,8 @@
 
 namespace orrery {
 
-class ProcessMemory;  // kernels/comm/processes/process_memory.h
+class FusedMoeTraceMemory;  // kernels/experts/fused_moe/traced.h
+class ProcessMemory;        // kernels/comm/processes/process_memory.h
 
 // Device pointers of a rank, row-major and contiguous, 16-byte aligned. `tokens` are its own.
 struct FusedMoeOperands {
@@ -87,7 +88,15 @@ class FusedMoePlan {
   // shape. Deterministic. Throws std::invalid_argument for operands that are null or not aligned
   // and for too many tokens, cuda::Error when the launch fails.
   void launch(const cuda::Stream& stream, const FusedMoeOperands& operands, std::int64_t tokens,
-              int rank = 0) const;
+              int rank = 0) const {
+    launch(stream, operands, tokens, rank, nullptr);
+  }
+  // The same by the kernel that also says when its blocks did what, some microseconds longer.
+  // `trace` is of the same shape and device, and cleared.
+  void launch_traced(const cuda::Stream& stream, const FusedMoeOperands& operands,
+                     std::int64_t tokens, int rank, const FusedMoeTraceMemory& trace) const {
+    launch(stream, operands, tokens, rank, &trace);
+  }
 
   // Waits for `stream`, of `rank`. Throws std::runtime_error, saying for what, when a launch has
   // waited in vain for a part of itself or of another rank: it ends after two seconds, and y is no
@@ -104,6 +113,8 @@ class FusedMoePlan {
 
  private:
   struct Workspace;
+  void launch(const cuda::Stream& stream, const FusedMoeOperands& operands, std::int64_t tokens,
+              int rank, const FusedMoeTraceMemory* trace) const;
   [[nodiscard]] const Workspace& workspace(int rank) const;
 
   FusedMoeShape shape_;

@@ -8,61 +8,20 @@
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/experts/fused_moe/fused_moe.h"
+#include "kernels/experts/fused_moe/layer_sm90.cuh"
 #include "kernels/experts/fused_moe/parts_sm90.cuh"
-#include "kernels/experts/fused_moe/route_sm90.cuh"
-#include "kernels/experts/fused_moe/work_sm90.cuh"
+#include "kernels/experts/fused_moe/traced.h"
+#include "kernels/experts/fused_moe/traced_sm90.cuh"
 #include "kernels/experts/grouped_gemm/tile_launch.cuh"
 
 namespace orrery {
 namespace fused_moe {
 namespace {
 
-// One block per SM, all at once:
-//
-//   scores | top-k | counts of all blocks, of all ranks | x into rows of experts | tiles, sums
-//
-// T is what experts multiply.
-// The first four take every block through its own tokens; from there on tasks go to whoever is free
-// (work_sm90.cuh).
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 1)
     fused_moe_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Arguments a) {
-  extern __shared__ __align__(1024) unsigned char memory[];
-  Shared& shared = *reinterpret_cast<Shared*>(memory);
-  const std::uint32_t launch = a.control->launches + 1;
-  if (threadIdx.x == 0) {
-    tiles::init_barriers(shared.gemm.stages);
-    // The first of the launch's tickets, whoever comes first.
-    atomicMax(&a.control->gemm_ticket, static_cast<unsigned long long>(launch) << 32);
-    atomicMax(&a.control->combine_ticket, static_cast<unsigned long long>(launch) << 32);
-    atomicMax(&a.control->quantize_ticket, static_cast<unsigned long long>(launch) << 32);
-  }
-  __syncthreads();
-  if (threadIdx.x == 0 && atomicInc(&a.control->blocks, gridDim.x - 1) == gridDim.x - 1) {
-    a.control->launches = launch;  // all blocks have read it
-  }
-  Ring<Config::kStages> ring;
-  if (!route<T>(shared, tables_in(shared, a), maps, a, ring, launch)) {
-    spoil(a);
-    return;
-  }
-  if (threadIdx.x < 128) {
-    sm90::registers_decrease<56>();
-    const Tables tables = tables_in(shared, a);
-    if (threadIdx.x == 0) produce<T>(shared, tables, maps, a, ring, launch);
-    __syncwarp();
-    const unsigned warp = threadIdx.x / 32;
-    if constexpr (sizeof(T) == 1) {
-      if (warp == 1 || warp == 2) quantize(a, tables, launch);
-    }
-    combine(a, shared.tables.results, launch);
-  } else {
-    sm90::registers_increase<224>();
-    consume<T>(shared, maps, a, ring, static_cast<int>(threadIdx.x) / 128 - 1, launch);
-    combine(a, shared.tables.results, launch);
-  }
-  __syncthreads();
-  if (*reinterpret_cast<volatile std::uint32_t*>(&a.control->stuck) != 0) spoil(a);
+  whole_layer<T>(maps, a, NoTrace());
 }
 
 const char* name_of(Wait wait) {
@@ -446,7 +405,7 @@ fused_moe::Arguments arguments_of(const FusedMoeShape& shape, const FusedMoeOper
 }  // namespace
 
 void FusedMoePlan::launch(const cuda::Stream& stream, const FusedMoeOperands& operands,
-                          std::int64_t tokens, int rank) const {
+                          std::int64_t tokens, int rank, const FusedMoeTraceMemory* trace) const {
   if (tokens < 0 || tokens > shape_.tokens) {
     throw std::invalid_argument("fused_moe: " + std::to_string(tokens) +
                                 " tokens, expected at most " + std::to_string(shape_.tokens));
@@ -466,12 +425,18 @@ void FusedMoePlan::launch(const cuda::Stream& stream, const FusedMoeOperands& op
                                        .block = dim3(fused_moe::kThreads),
                                        .shared_bytes = fused_moe::kSharedBytes,
                                        .cooperative = of.has_gpu};
+  const auto launch_of = [&]<typename T>(const T* h) {
+    const fused_moe::Maps maps = maps_of<T>(shape_, operands, tokens, arguments, h);
+    if (trace != nullptr) {
+      fused_moe::launch_traced<T>(stream, launch_shape, maps, arguments, trace->buffers());
+    } else {
+      cuda::launch(stream, launch_shape, fused_moe::fused_moe_kernel<T>, maps, arguments);
+    }
+  };
   if (shape_.is_fp8) {
-    cuda::launch(stream, launch_shape, fused_moe::fused_moe_kernel<fp8>,
-                 maps_of<fp8>(shape_, operands, tokens, arguments, of.h_fp8.get()), arguments);
+    launch_of(static_cast<const fp8*>(of.h_fp8.get()));
   } else {
-    cuda::launch(stream, launch_shape, fused_moe::fused_moe_kernel<bf16>,
-                 maps_of<bf16>(shape_, operands, tokens, arguments, of.h.get()), arguments);
+    launch_of(static_cast<const bf16*>(of.h.get()));
   }
 }
 

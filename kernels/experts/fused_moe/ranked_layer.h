@@ -112,25 +112,37 @@ class RankedLayer {
     }
   }
 
-  void launch(int rank, int set = 0) const {
+  // With `trace` the kernel that writes one.
+  void launch(int rank, int set = 0, const FusedMoeTraceMemory* trace = nullptr) const {
     const Rank& of = *ranks_[count_of(rank)];
     const std::size_t experts = count_of(own_experts(shape_)) * count_of(set);
-    plan_.launch(set_.stream(rank),
-                 {.x = of.x.get(),
-                  .router = of.router.get(),
-                  .w1 = of.w1.get() + experts * w1_size(),
-                  .w2 = of.w2.get() + experts * w2_size(),
-                  .w1_scale = of.w1_scale.get() + (kIsFp8 ? experts * w1_rows() : 0),
-                  .w2_scale = of.w2_scale.get() + (kIsFp8 ? experts * w2_rows() : 0),
-                  .shared_w1 = of.shared_w1.get(),
-                  .shared_w2 = of.shared_w2.get(),
-                  .shared_w1_scale = of.shared_w1_scale.get(),
-                  .shared_w2_scale = of.shared_w2_scale.get(),
-                  .logit_bias = is_biased_ ? of.logit_bias.get() : nullptr,
-                  .y = of.y.get(),
-                  .scores = of.scores.get(),
-                  .faults = of.faults.get()},
-                 tokens_[count_of(rank)], rank);
+    const FusedMoeOperands operands{
+        .x = of.x.get(),
+        .router = of.router.get(),
+        .w1 = of.w1.get() + experts * w1_size(),
+        .w2 = of.w2.get() + experts * w2_size(),
+        .w1_scale = of.w1_scale.get() + (kIsFp8 ? experts * w1_rows() : 0),
+        .w2_scale = of.w2_scale.get() + (kIsFp8 ? experts * w2_rows() : 0),
+        .shared_w1 = of.shared_w1.get(),
+        .shared_w2 = of.shared_w2.get(),
+        .shared_w1_scale = of.shared_w1_scale.get(),
+        .shared_w2_scale = of.shared_w2_scale.get(),
+        .logit_bias = is_biased_ ? of.logit_bias.get() : nullptr,
+        .y = of.y.get(),
+        .scores = of.scores.get(),
+        .faults = of.faults.get()};
+    if (trace == nullptr) {
+      plan_.launch(set_.stream(rank), operands, tokens_[count_of(rank)], rank);
+    } else {
+      plan_.launch_traced(set_.stream(rank), operands, tokens_[count_of(rank)], rank, *trace);
+    }
+  }
+  // So many that no launch finds its weights in the L2 cache, where memory has room for them.
+  static int cold_sets(const FusedMoeShape& shape) {
+    const double bytes = sizeof(T) * static_cast<double>(own_experts(shape)) *
+                         static_cast<double>((first_layer_rows(shape) + shape.ffn) * shape.hidden);
+    constexpr double kMostBytes = 20e9;
+    return std::clamp(static_cast<int>(kMostBytes / bytes), 1, 4);
   }
   void run(int launches = 1) const {
     set_.run([&](int rank) {

@@ -194,10 +194,7 @@ Measurement time_layers(std::span<const int> devices, const FusedMoeShape& shape
   constexpr int kRuns = 21;
   constexpr int kLayers = 8;
   const RankSet set(devices);
-  const double bytes = sizeof(T) * static_cast<double>(own_experts(shape)) *
-                       static_cast<double>((first_layer_rows(shape) + shape.ffn) * shape.hidden);
-  constexpr double kMostBytes = 20e9;
-  const int sets = std::clamp(static_cast<int>(kMostBytes / bytes), 1, 4);
+  const int sets = RankedLayer<T>::cold_sets(shape);
   const RankedLayer<T> layer(set, shape, std::vector(count_of(set.size()), shape.tokens), sets);
   std::vector<std::unique_ptr<cuda::Graph>> graphs(count_of(set.size()));
   set.run([&](int rank) {

@@ -10,8 +10,10 @@
 
 #include "kernels/comm/processes/process_group.h"
 #include "kernels/experts/fused_moe/shape.h"
+#include "kernels/experts/fused_moe/trace.h"
 #include "kernels/harness/difference.h"
 #include "kernels/harness/measurement.h"
+#include "sim/units/units.h"
 
 namespace orrery {
 
@@ -53,5 +55,20 @@ void replay_until_rank_is_lost(const ProcessGroup& processes, int device, bool l
 // with weights of their own, so that none are in the L2 cache where a set of them exceeds a part of
 // it.
 Measurement time_fused_moe_ranks(std::span<const int> devices, const FusedMoeShape& shape);
+
+// When blocks did what in a launch behind others, on each of `devices`, which it has to itself; the
+// one of several that took the median time, and how long the launches took, traced and not, between
+// events around each. Throws std::runtime_error as fused_moe_spans does.
+struct FusedMoeTraced {
+  std::vector<std::vector<FusedMoeSpan>> ranks;
+  Seconds traced;
+  Seconds untraced;  // likewise the median
+};
+FusedMoeTraced trace_fused_moe_ranks(std::span<const int> devices, const FusedMoeShape& shape);
+
+// A traced launch on such devices against the reference, and its trace: each task once, its times
+// in order.
+void check_traced_fused_moe(std::span<const int> devices,
+                            const std::function<void(const FusedMoeReport&)>& report);
 
 }  // namespace orrery

@@ -10,6 +10,7 @@
 #include "kernels/cuda/vector.cuh"
 #include "kernels/experts/fused_moe/logits_sm90.cuh"
 #include "kernels/experts/fused_moe/parts_sm90.cuh"
+#include "kernels/experts/fused_moe/trace_sm90.cuh"
 #include "kernels/experts/index_shuffling/choose.cuh"
 
 namespace orrery::fused_moe {
@@ -461,10 +462,10 @@ __device__ inline void send_rows(const Arguments& a, const Scratch& scratch, con
 // All of it, by all threads of the block; the tables are there when it ends, rows of other blocks
 // may not be. The ring stands where it is left. False where a wait has ended in vain: there are no
 // tables.
-template <typename T>
+template <typename T, typename Trace>
 __device__ inline bool route(Shared& shared, const Tables& tables, const Maps& maps,
-                             const Arguments& a, Ring<Config::kStages>& ring,
-                             std::uint32_t launch) {
+                             const Arguments& a, Ring<Config::kStages>& ring, std::uint32_t launch,
+                             Trace& trace) {
   const Stretch tokens = stretch_of(a);
   const LogitWork work = logit_work(a, tokens);
   const int thread = static_cast<int>(threadIdx.x);
@@ -480,6 +481,7 @@ __device__ inline bool route(Shared& shared, const Tables& tables, const Maps& m
   }
   exchange_logits(a, tokens, work, launch);
   __syncthreads();
+  trace.mark(Mark::kLogits);
   if (a.routed <= 128) {
     choose_experts<1>(a, scratch, tokens);
   } else if (a.routed <= 256) {
@@ -488,6 +490,7 @@ __device__ inline bool route(Shared& shared, const Tables& tables, const Maps& m
     choose_experts<4>(a, scratch, tokens);
   }
   __syncthreads();
+  trace.mark(Mark::kChoice);
   exchange_counts(a, scratch, launch);
   __syncthreads();
   take_rows(a, scratch);
@@ -495,14 +498,17 @@ __device__ inline bool route(Shared& shared, const Tables& tables, const Maps& m
   if (a.ranks > 1) exchange_starts(a, scratch, launch);
   const bool is_stuck = *reinterpret_cast<volatile std::uint32_t*>(&a.control->stuck) != 0;
   if (__syncthreads_or(static_cast<int>(is_stuck)) != 0) return false;
+  trace.mark(Mark::kCounts);
   make_tables(a, scratch, tables, shared.tables.results);
   __syncthreads();
   place_rows(a, scratch, tables, tokens, launch);
   fill_counters(a, scratch, tables);
   if (blockIdx.x == 0 && thread == 0) *a.faults = scratch.totals[a.slots];
   __syncthreads();
+  trace.mark(Mark::kTables);
   send_rows<T>(a, scratch, tables, tokens);
   __syncthreads();
+  trace.mark(Mark::kRows);
   sm90::fence_async_shared();  // the scratch is stages again
   __syncthreads();
   return true;

@@ -23,6 +23,7 @@
 #include "kernels/cuda/vector.cuh"
 #include "kernels/experts/fused_moe/parts_sm90.cuh"
 #include "kernels/experts/fused_moe/results_sm90.cuh"
+#include "kernels/experts/fused_moe/trace_sm90.cuh"
 
 namespace orrery::fused_moe {
 
@@ -127,14 +128,17 @@ class Copies {
   int x_rows_;
 };
 
-template <typename T>
+template <typename T, typename Trace>
 __device__ inline void produce(Shared& shared, const Tables& tables, const Maps& maps,
                                const Arguments& a, Ring<Config::kStages>& ring,
-                               std::uint32_t launch) {
+                               std::uint32_t launch, Trace& trace) {
   const Order order(a, tables);
+  trace.asks();
   unsigned next = take_ticket(&a.control->gemm_ticket, 1);
   Task task;
   while (order.find(static_cast<int>(next), task)) {
+    trace.takes(next, task);
+    trace.asks();
     next = take_ticket(&a.control->gemm_ticket, 1);  // on its way while this one is copied
     const bool is_first = task.step == Step::kFirst;
     if (is_first) {
@@ -146,6 +150,7 @@ __device__ inline void produce(Shared& shared, const Tables& tables, const Maps&
       await(a.control, &a.first_done[task.tile], launch * 2 * a.columns[0], Wait::kFirst,
             task.tile);
     }
+    trace.is_ready();
     sm90::fence_async();
     const int steps = a.layers[is_first ? 0 : 1].k_steps;
     const Copies copies(maps, a, task);
@@ -157,6 +162,7 @@ __device__ inline void produce(Shared& shared, const Tables& tables, const Maps&
       ring.advance();
     }
   }
+  trace.finds_none();
   sm90::barrier_wait(&shared.gemm.stages.empty[ring.stage], ring.phase ^ 1);
   shared.gemm.stages.task[ring.stage].group = -1;
   sm90::barrier_arrive(&shared.gemm.stages.full[ring.stage]);
@@ -171,7 +177,8 @@ struct Written {
   unsigned owners = 0;               // ranks to whom parts of it went
   int tile = 0;
 
-  __device__ void count(const Arguments& a) {
+  template <typename Trace>
+  __device__ void count(const Arguments& a, Trace& trace) {
     if (counter == nullptr && owners == 0) return;
     sm90::store_wait<0>();
     sm90::fence_async();
@@ -180,31 +187,35 @@ struct Written {
       const int rank = __ffs(static_cast<int>(owners)) - 1;
       sm90::add_release_system(a.areas[rank].second_done + tile, 1);
     }
+    trace.has_counted();
     counter = nullptr;
   }
 };
 
-template <typename T, int kWidth>
+template <typename T, int kWidth, typename Trace>
 __device__ __forceinline__ void consume_tile(Shared& shared, Ring<Config::kStages>& ring,
                                              const Maps& maps, const Arguments& a, const Task& task,
                                              int group, int& buffer_index, Written& written,
-                                             std::uint32_t launch) {
+                                             std::uint32_t launch, Trace& trace) {
   constexpr int kCountStep = 3;  // when the copies of the tile before have ended by far
   const int layer = task.step == Step::kFirst ? 0 : 1;
   const bool is_issuer = threadIdx.x % 128 == 0;
+  trace.multiplies();
   TileScales<kWidth> scales{};
   if constexpr (sizeof(T) == 1) scales = load_scales<kWidth>(a, task, group);
   swap_ab::Sums<Config, kWidth> d;
   swap_ab::multiply<ConfigOf<T>, kWidth>(d, stages_of<T>(shared), ring, a.layers[layer].k_steps,
                                          group, [&](int step) {
-                                           if (step == kCountStep && is_issuer) written.count(a);
+                                           if (step == kCountStep && is_issuer)
+                                             written.count(a, trace);
                                          });
-  if (is_issuer) written.count(a);
+  if (is_issuer) written.count(a, trace);
   if constexpr (sizeof(T) == 1) scale<kWidth>(d, scales);
   const Destination to(maps, a, task, launch);
   write_tile<T, kWidth>(d, shared, a, task, to, group, buffer_index);
   sm90::fence_async();  // what went by ordinary stores
   sm90::named_barrier_sync(1 + group, 128);
+  trace.has_written();
   written.tile = task.tile;
   written.owners = to.owners();
   if (layer == 0) {
@@ -214,24 +225,25 @@ __device__ __forceinline__ void consume_tile(Shared& shared, Ring<Config::kStage
   }
 }
 
-template <typename T>
+template <typename T, typename Trace>
 __device__ __forceinline__ void consume(Shared& shared, const Maps& maps, const Arguments& a,
                                         Ring<Config::kStages>& ring, int group,
-                                        std::uint32_t launch) {
+                                        std::uint32_t launch, Trace& trace) {
   const bool is_issuer = threadIdx.x % 128 == 0;
   int buffer_index = 0;
   Written written;
   while (true) {
     std::uint64_t* const full = &shared.gemm.stages.full[ring.stage];
     // Who waits for a copy may wait for a tile that waits for this one.
-    if (is_issuer && !sm90::barrier_test(full, ring.phase)) written.count(a);
+    if (is_issuer && !sm90::barrier_test(full, ring.phase)) written.count(a, trace);
     __syncwarp();
     sm90::barrier_wait(full, ring.phase);
     const Task task = shared.gemm.stages.task[ring.stage];
     __syncwarp();  // who lets the next one be written has read it, and so have all of its warp
     if (task.group < 0) break;
     const auto in_width = [&]<int kWidth>() {
-      consume_tile<T, kWidth>(shared, ring, maps, a, task, group, buffer_index, written, launch);
+      consume_tile<T, kWidth>(shared, ring, maps, a, task, group, buffer_index, written, launch,
+                              trace);
     };
     switch (task.width) {
       case 16:
@@ -256,7 +268,7 @@ __device__ __forceinline__ void consume(Shared& shared, const Maps& maps, const 
         in_width.template operator()<160>();
     }
   }
-  if (is_issuer) written.count(a);
+  if (is_issuer) written.count(a, trace);
   __syncwarp();
 }
 
@@ -321,7 +333,9 @@ __device__ inline void quantize_rows(const Arguments& a, int ffn, int first,
 }
 
 // By a warp, until no rows are left: those of a ticket, of which the next is on its way meanwhile.
-__device__ inline void quantize(const Arguments& a, const Tables& tables, std::uint32_t launch) {
+template <typename Trace>
+__device__ inline void quantize(const Arguments& a, const Tables& tables, std::uint32_t launch,
+                                Trace& trace) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int32_t* const starts = tables.row_start + a.rank * a.own;
   const int rows = starts[a.own] - starts[0];
@@ -331,7 +345,9 @@ __device__ inline void quantize(const Arguments& a, const Tables& tables, std::u
     const int first = static_cast<int>(__shfl_sync(0xFFFFFFFFU, next, 0));
     if (first >= rows) return;
     if (lane == 0) next = take_ticket(&a.control->quantize_ticket, kQuantized);
+    trace.takes_rows();
     const QuantizedRows of = await_rows(a, tables, first, rows, launch);
+    trace.has_rows();
     quantize_rows(a, a.layers[0].n, first, of);
     if (lane < of.count) {
       a.h_scales[first + lane] = of.peak / kFp8Max;
@@ -341,6 +357,7 @@ __device__ inline void quantize(const Arguments& a, const Tables& tables, std::u
     __threadfence();
     __syncwarp();
     if (lane < of.count) sm90::add_release(&a.quantized[of.tile], 1);
+    trace.leaves_rows(lane < of.count, RowsOf::kQuantized, of.tile);
   }
 }
 
@@ -421,7 +438,8 @@ __device__ inline void await_result(const Arguments& a, int row, std::uint32_t l
 
 // By a warp, until none of `rows` own results are left: those of a ticket. Few, since the rows of
 // the last experts come last and all at once; where all rows are few, a part of their columns each.
-__device__ inline void combine(const Arguments& a, int rows, std::uint32_t launch) {
+template <typename Trace>
+__device__ inline void combine(const Arguments& a, int rows, std::uint32_t launch, Trace& trace) {
   constexpr int kTicket = 2;
   constexpr int kFewRows = 4096;
   constexpr int kParts = 4;
@@ -437,8 +455,10 @@ __device__ inline void combine(const Arguments& a, int rows, std::uint32_t launc
     const int begin = static_cast<int>(ticket) % parts * of_part;
     if (first >= rows) return;
     const int count = min(rows - first, kTicket);
+    trace.takes_rows();
     if (lane < count) await_result(a, first + lane, launch);
     __syncwarp();
+    trace.has_rows();
     int token[kTicket];
     int row[kTicket];  // of the lane's expert
     float weight[kTicket];
@@ -457,6 +477,7 @@ __device__ inline void combine(const Arguments& a, int rows, std::uint32_t launc
       __syncwarp();
       add_up(a, token[i], row[i], weight[i], begin, min(begin + of_part, vectors));
     }
+    trace.leaves_rows(lane == 0, RowsOf::kSums, first);
   }
 }
 
