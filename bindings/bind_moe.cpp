@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bindings/bind.h"
 #include "kernels/experts/fused_moe/buffers.h"
@@ -180,6 +181,35 @@ std::map<std::string, double> moe_tiles(
           {"busy", found.busy},
           {"most_outstanding", static_cast<double>(found.most_outstanding)}};
 }
+py::dict moe_tile_tasks(std::int64_t tokens, std::int64_t hidden, std::int64_t ffn,
+                        std::int64_t experts, std::int64_t topk, int activation, std::int64_t ranks,
+                        const std::map<std::string, double>& times, const std::string& order,
+                        int num_sms, bool is_fp8, std::int64_t shared) {
+  const FusedMoeShape shape =
+      shape_of(tokens, hidden, ffn, experts, topk, activation, ranks, is_fp8, shared);
+  require_fused_moe_shape(shape);
+  const MoeTileTimes given = times_of(times.empty() ? tile_times(is_fp8) : times);
+  const MoeTileOptions options{
+      .order = parse_moe_tile_order(order), .num_sms = num_sms, .keeps_tasks = true};
+  const std::vector<MoeTaskSpan> tasks = simulate_moe_tiles(shape, given, options).tasks;
+  const auto whole = [&](std::int32_t MoeTaskSpan::* field) {
+    return column<std::int32_t>(tasks, [field](const MoeTaskSpan& task) { return task.*field; });
+  };
+  const auto seconds = [&](Seconds MoeTaskSpan::* field) {
+    return column<double>(tasks, [field](const MoeTaskSpan& t) { return (t.*field).value(); });
+  };
+  py::dict columns;
+  columns["sm"] = whole(&MoeTaskSpan::sm);
+  columns["layer"] = whole(&MoeTaskSpan::layer);
+  columns["expert"] = whole(&MoeTaskSpan::expert);
+  columns["tile"] = whole(&MoeTaskSpan::tile);
+  columns["column"] = whole(&MoeTaskSpan::column);
+  columns["taken_s"] = seconds(&MoeTaskSpan::taken);
+  columns["ready_s"] = seconds(&MoeTaskSpan::ready);
+  columns["end_s"] = seconds(&MoeTaskSpan::end);
+  columns["counted_s"] = seconds(&MoeTaskSpan::counted);
+  return columns;
+}
 std::map<std::string, double> by_name(const MoeStragglers::Time& time) {
   return {{"on_time_s", time.on_time.value()},
           {"median_s", time.median.value()},
@@ -257,6 +287,16 @@ void bind_tiles(py::module_& module) {
       "between them by each rank's NIC, which has nic_queue messages that are not acknowledged at "
       "most (0: any number); most_outstanding is how many there were. Raises ValueError on shapes, "
       "times, delays, ranks and networks that cannot be (sim/cost/moe_tiles.h).");
+  module.def(
+      "moe_tile_tasks", &moe_tile_tasks, py::kw_only(), py::arg("tokens"), py::arg("hidden"),
+      py::arg("ffn"), py::arg("experts"), py::arg("topk"), py::arg("activation") = 0,
+      py::arg("ranks") = 1, py::arg("times") = std::map<std::string, double>(),
+      py::arg("order") = "behind", py::arg("num_sms") = 132, py::arg("is_fp8") = false,
+      py::arg("shared") = 0,
+      "The tasks of a rank in the launch that moe_tiles simulates, in the order in which they "
+      "end, a column each: sm, layer (1 or 2), expert, tile of rows, first column, and taken_s, "
+      "ready_s (the SM knows that what it needs is there), end_s and counted_s (others may know "
+      "that it has ended). Raises ValueError as moe_tiles does.");
   module.def("moe_stragglers", &moe_stragglers, py::kw_only(), py::arg("tokens"), py::arg("hidden"),
              py::arg("ffn"), py::arg("experts"), py::arg("topk"), py::arg("activation") = 0,
              py::arg("ranks") = 2, py::arg("times") = std::map<std::string, double>(),

@@ -299,6 +299,21 @@ def moe_tiles(
     is_fp8: bool = False,
     shared: int = 0,
 ) -> dict[str, float]: ...
+def moe_tile_tasks(
+    *,
+    tokens: int,
+    hidden: int,
+    ffn: int,
+    experts: int,
+    topk: int,
+    activation: int = 0,
+    ranks: int = 1,
+    times: dict[str, float] = ...,
+    order: str = "behind",
+    num_sms: int = 132,
+    is_fp8: bool = False,
+    shared: int = 0,
+) -> dict[str, Any]: ...
 def moe_stragglers(
     *,
     tokens: int,

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "kernels/experts/fused_moe/buffers.h"
@@ -27,7 +28,8 @@ constexpr std::int64_t kWarps = 12;
 constexpr double kResult = 2;  // bytes of a value
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-constexpr std::array<std::string_view, 3> kOrders = {"behind", "by_layer", "longest_first"};
+constexpr std::array<std::string_view, 4> kOrders = {"behind", "by_layer", "longest_first",
+                                                     "ready_first"};
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -56,6 +58,7 @@ class Layer {
         is_bulk_(options.is_bulk_synchronous),
         stall_(stall.value()),
         element_(shape.is_fp8 ? 1 : 2),
+        keeps_tasks_(options.keeps_tasks),
         sms_(static_cast<std::size_t>(options.num_sms)) {
     own_experts_ = shape.experts / shape.ranks + shape.shared;
     const MoeNetwork& network = options.network;
@@ -96,7 +99,8 @@ class Layer {
             .routed = Seconds(begin),
             .tiles = Seconds(tiles),
             .busy = span > 0 ? worked_ / span : 0,
-            .most_outstanding = nic_ ? nic_->most_outstanding() : 0};
+            .most_outstanding = nic_ ? nic_->most_outstanding() : 0,
+            .tasks = std::move(spans_)};
   }
 
  private:
@@ -136,6 +140,8 @@ class Layer {
   struct Sm {
     Task task;
     int missing = 0;  // its own fetch, weights that another fetches, its products
+    double taken = 0;
+    double ready = 0;
   };
   struct Weights {
     bool is_asked = false;
@@ -202,6 +208,7 @@ class Layer {
       add_tasks(turn, 0);
       add_tasks(turn - behind, 1);
     }
+    is_taken_.resize(tasks_.size());
   }
 
   // When rows are where their experts are.
@@ -249,17 +256,39 @@ class Layer {
   void add(double time, What what, std::size_t sm) {
     events_.push({.time = time, .number = ++num_events_, .what = what, .sm = sm});
   }
-  void take(std::size_t sm) {
-    if (next_ == tasks_.size()) return;
-    if (next_ == tasks_.size() / 2 && !is_bulk_) resumed_ = now_ + stall_;
-    const Task& task = sms_[sm].task = tasks_[next_++];
-    if (task.layer == 1 && missing_[tile_of(task)] > 0) {
-      waiting_[tile_of(task)].push_back(sm);
+  [[nodiscard]] bool is_ready(const Task& task) const {
+    return task.layer == 0 || (missing_[tile_of(task)] == 0 && ready_[tile_of(task)] <= now_);
+  }
+  // Of those that nobody has taken, where the next one is.
+  [[nodiscard]] std::size_t next_task() {
+    while (is_taken_[next_]) ++next_;
+    if (order_ != MoeTileOrder::kReadyFirst) return next_;
+    for (std::size_t i = next_; i < tasks_.size(); ++i) {
+      if (!is_taken_[i] && is_ready(tasks_[i])) return i;
+    }
+    return next_;
+  }
+  void take(std::size_t index) {
+    if (num_taken_ == tasks_.size()) return;
+    if (num_taken_ == tasks_.size() / 2 && !is_bulk_) resumed_ = now_ + stall_;
+    ++num_taken_;
+    const std::size_t next = next_task();
+    is_taken_[next] = true;
+    Sm& sm = sms_[index];
+    sm.task = tasks_[next];
+    sm.taken = now_;
+    const std::size_t tile = tile_of(sm.task);
+    if (sm.task.layer == 1 && missing_[tile] > 0) {
+      waiting_[tile].push_back(index);
       return;
     }
-    double begun = std::max(now_, resumed_) + times_.begin.value();
-    if (task.layer == 1) begun = std::max(begun, ready_[tile_of(task)]);
-    add(begun, What::kBegun, sm);
+    sm.ready = std::max(now_, resumed_);
+    double begun = sm.ready + times_.begin.value();
+    if (sm.task.layer == 1) {
+      sm.ready = std::max(sm.ready, ready_[tile]);
+      begun = std::max(begun, ready_[tile]);
+    }
+    add(begun, What::kBegun, index);
   }
   // Its products, and what they need.
   void begin(std::size_t index) {
@@ -297,6 +326,7 @@ class Layer {
   void written(std::size_t index) {
     const Task task = sms_[index].task;
     last_ = now_;
+    if (keeps_tasks_) keep(index);
     if (task.layer == 0) {
       if (--missing_[tile_of(task)] == 0) become_ready(task);
     } else {
@@ -305,14 +335,30 @@ class Layer {
     }
     take(index);
   }
+  void keep(std::size_t index) {
+    const Sm& sm = sms_[index];
+    const double quantized = sm.task.layer == 0 ? quantizing(sm.task) : 0;
+    spans_.push_back(
+        {.sm = static_cast<std::int32_t>(index),
+         .layer = sm.task.layer + 1,
+         .expert = sm.task.expert,
+         .tile = static_cast<std::int32_t>(tile_of(sm.task)),
+         .column = sm.task.column * static_cast<std::int32_t>(gemm_of(sm.task).columns),
+         .taken = Seconds(sm.taken),
+         .ready = Seconds(sm.ready),
+         .end = Seconds(now_),
+         .counted = Seconds(now_ + quantized)});
+  }
+  [[nodiscard]] double quantizing(const Task& task) const {
+    if (!shape_.is_fp8) return 0;
+    return times_.quantize_row.value() * static_cast<double>(expert_of(task).width);
+  }
   // Rows between the layers are there, as fp8 where the second layer takes that.
   void become_ready(const Task& task) {
-    double& ready = ready_[tile_of(task)] = now_;
-    if (shape_.is_fp8) {
-      ready += times_.quantize_row.value() * static_cast<double>(expert_of(task).width);
-    }
+    const double ready = ready_[tile_of(task)] = now_ + quantizing(task);
     for (const std::size_t sm : waiting_[tile_of(task)]) {
-      add(std::max(ready, resumed_) + times_.hop.value(), What::kBegun, sm);
+      sms_[sm].ready = std::max(ready, resumed_) + times_.hop.value();
+      add(sms_[sm].ready, What::kBegun, sm);
     }
   }
   void give_back(const Task& task) {
@@ -417,7 +463,9 @@ class Layer {
   bool is_bulk_ = false;
   double stall_ = 0;
   std::int64_t element_ = 2;  // bytes of a value of x and of w
-  double resumed_ = 0;        // tasks are taken again
+  bool keeps_tasks_ = false;
+  std::vector<MoeTaskSpan> spans_;
+  double resumed_ = 0;  // tasks are taken again
   std::int64_t ranks_of_host_ = 1;
   Seconds latency_;
   std::optional<NicQueue> nic_;  // of several hosts
@@ -429,7 +477,9 @@ class Layer {
   std::array<Gemm, 2> layers_;
   std::vector<Expert> experts_;
   std::vector<Task> tasks_;
-  std::size_t next_ = 0;
+  std::vector<bool> is_taken_;  // of these
+  std::size_t next_ = 0;        // none before it is left
+  std::size_t num_taken_ = 0;
   std::vector<Sm> sms_;
   std::vector<std::int64_t> missing_;              // by tile, tasks of the first layer
   std::vector<double> ready_;                      // by tile, from when the second layer may begin
@@ -474,7 +524,7 @@ MoeTileOrder parse_moe_tile_order(std::string_view text) {
   const auto* const found = std::ranges::find(kOrders, text);
   if (found == kOrders.end()) {
     throw std::invalid_argument("order of tiles is \"" + std::string(text) +
-                                "\", expected behind, by_layer or longest_first");
+                                "\", expected behind, by_layer, longest_first or ready_first");
   }
   return static_cast<MoeTileOrder>(found - kOrders.begin());
 }
@@ -513,6 +563,9 @@ MoeLayerTime simulate_moe_tiles(const FusedMoeShape& shape, const MoeTileTimes& 
   found.duration += begin;
   found.routed += begin;
   found.tiles += begin;
+  for (MoeTaskSpan& task : found.tasks) {
+    for (Seconds* const time : {&task.taken, &task.ready, &task.end, &task.counted}) *time += begin;
+  }
   return found;
 }
 

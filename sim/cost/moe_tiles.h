@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <map>
 #include <string_view>
+#include <vector>
 
 #include "kernels/experts/fused_moe/shape.h"
 #include "sim/units/units.h"
@@ -61,11 +62,13 @@ MoeTileTimes moe_tile_times(bool is_fp8, FlopsPerSecond peak, BytesPerSecond hbm
 
 // In which order SMs take tasks.
 enum class MoeTileOrder : std::uint8_t {
-  kBehind,       // the second layer one and a half rounds of tasks behind the first: the kernel's
-  kByLayer,      // all of the first layer, then the second
-  kLongestFirst  // as kBehind, experts with most rows first
+  kBehind,        // the second layer one and a half rounds of tasks behind the first: the kernel's
+  kByLayer,       // all of the first layer, then the second
+  kLongestFirst,  // as kBehind, experts with most rows first
+  kReadyFirst     // as kBehind, but an SM takes the first task that is ready, where there is one
 };
-std::string_view to_text(MoeTileOrder order);  // "behind", "by_layer", "longest_first"
+// "behind", "by_layer", "longest_first", "ready_first"
+std::string_view to_text(MoeTileOrder order);
 MoeTileOrder parse_moe_tile_order(std::string_view text);
 
 // By rank, in time; ranks that are not named are not late.
@@ -97,6 +100,20 @@ struct MoeTileOptions {
   // last is written everywhere, and added up when all are there.
   bool is_bulk_synchronous = false;
   MoeNetwork network;
+  bool keeps_tasks = false;
+};
+
+// A task of one rank, as the kernel's own trace has them (kernels/experts/fused_moe/trace.h).
+struct MoeTaskSpan {
+  std::int32_t sm = 0;
+  std::int32_t layer = 1;  // or 2
+  std::int32_t expert = 0;
+  std::int32_t tile = 0;    // of rows, of all experts
+  std::int32_t column = 0;  // first
+  Seconds taken;
+  Seconds ready;  // the SM knows that what it needs is there
+  Seconds end;
+  Seconds counted;  // of the first layer: its part of what the second needs is there
 };
 
 // From when a rank could begin that is not late, to when the last rank has ended.
@@ -106,6 +123,7 @@ struct MoeLayerTime {
   Seconds tiles;    // the last results are written
   double busy = 0;  // part of the SMs' time between these two in which they multiply or write
   std::int64_t most_outstanding = 0;  // messages of a rank to other hosts at once
+  std::vector<MoeTaskSpan> tasks;     // in the order in which they end, where they are kept
 };
 
 // Deterministic. Throws std::invalid_argument for a shape without tokens or experts, experts that

@@ -82,6 +82,64 @@ TEST(MoeTiles, TwoTasksOneAfterTheOther) {
   EXPECT_NEAR(found.busy, worked / (2 * (tiles - routed)), 1e-9);
 }
 
+FusedMoeShape flash_layer(std::int64_t tokens, std::int64_t ranks = 1) {
+  return {.tokens = tokens, .hidden = 2048, .ffn = 2048, .experts = 64, .topk = 2, .ranks = ranks};
+}
+
+// An SM has one task at a time, a task of the second layer begins when all of the first of its rows
+// are there, and keeping them changes no time.
+TEST(MoeTiles, TasksThatAreKeptFollowEachOtherOnTheirSms) {
+  for (const MoeTileOrder order : {MoeTileOrder::kBehind, MoeTileOrder::kReadyFirst}) {
+    for (const bool is_fp8 : {false, true}) {
+      FusedMoeShape shape = flash_layer(1024, 2);
+      shape.is_fp8 = is_fp8;
+      const MoeTileTimes times = h200_moe_tile_times(is_fp8);
+      const MoeLayerTime found =
+          simulate_moe_tiles(shape, times, {.order = order, .keeps_tasks = true});
+      const MoeLayerTime plain = simulate_moe_tiles(shape, times, {.order = order});
+      EXPECT_EQ(found.duration, plain.duration);
+      EXPECT_TRUE(plain.tasks.empty());
+      std::map<std::int32_t, Seconds> free;   // by SM
+      std::map<std::int32_t, Seconds> ready;  // by tile, the second layer
+      std::map<std::int32_t, int> layers[2];  // by tile, tasks
+      for (const MoeTaskSpan& task : found.tasks) {
+        EXPECT_LE(free[task.sm], task.taken);
+        EXPECT_LE(found.routed, task.taken);
+        EXPECT_LE(task.taken, task.ready);
+        EXPECT_LT(task.ready, task.end);
+        free[task.sm] = task.end;
+        ++layers[task.layer - 1][task.tile];
+        if (task.layer == 1) ready[task.tile] = std::max(ready[task.tile], task.counted);
+        if (task.layer == 2) {
+          EXPECT_LE(ready[task.tile], task.ready);
+        }
+      }
+      EXPECT_EQ(found.tasks.back().end, found.tiles);
+      for (const auto& [tile, count] : layers[0]) {
+        EXPECT_EQ(count, 16);  // of 128 columns of a gated layer
+        EXPECT_EQ(layers[1][tile], 8);
+      }
+    }
+  }
+}
+
+TEST(MoeTiles, NoSmWaitsWhileATaskIsReadyWhereItLooksForOne) {
+  for (const std::int64_t tokens : {128, 1024}) {
+    const MoeLayerTime found = simulate_moe_tiles(
+        flash_layer(tokens), fitted(), {.order = MoeTileOrder::kReadyFirst, .keeps_tasks = true});
+    Seconds last_of_first;  // of the first layer, that is taken
+    for (const MoeTaskSpan& task : found.tasks) {
+      if (task.layer == 1) last_of_first = std::max(last_of_first, task.taken);
+    }
+    // A task of the first layer is ready from the beginning.
+    for (const MoeTaskSpan& task : found.tasks) {
+      if (task.taken < last_of_first) {
+        EXPECT_EQ(task.taken, task.ready);
+      }
+    }
+  }
+}
+
 TEST(MoeTiles, WeightsComeNoFasterThanTheMemoryAndProductsThanTheUnits) {
   for (const std::int64_t tokens : {1, 64, 1024, 16384}) {
     for (const std::int64_t ranks : {1, 2, 4}) {
@@ -140,7 +198,7 @@ TEST(MoeTiles, LayerByLayerLeavesResultsToTheEnd) {
       .tokens = 8192, .hidden = 2048, .ffn = 768, .experts = 128, .topk = 8, .ranks = 2};
   EXPECT_GT(duration(many, MoeTileOrder::kByLayer), 1.1 * duration(many));
   EXPECT_NEAR(duration(many, MoeTileOrder::kLongestFirst), duration(many), 0.02 * duration(many));
-  for (const char* const text : {"behind", "by_layer", "longest_first"}) {
+  for (const char* const text : {"behind", "by_layer", "longest_first", "ready_first"}) {
     EXPECT_EQ(to_text(parse_moe_tile_order(text)), text);
   }
   EXPECT_THROW(parse_moe_tile_order("fifo"), std::invalid_argument);
