@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import pathlib
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -411,7 +412,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nic-queue", type=whole_number(0, 10**9), default=0, metavar="N", help="messages of a rank at once (0: any number)")
     parser.add_argument("--ablation", action="store_true", help="design shuffling, and without one thing each")
     parser.add_argument("--launches", action="store_true", help="of each design: launches and time by kernel and stream, share of communication")
+    timeline = "write a trace for Perfetto: design shuffling beside design persistent, simulated; prints where SMs' time goes in the latter"
+    parser.add_argument("--timeline", type=pathlib.Path, metavar="FILE", help=timeline)
+    measured = "with --timeline, and beside them what orrery-gpu moe and moe_trace wrote into DIR"
+    parser.add_argument("--measured", type=pathlib.Path, metavar="DIR", help=measured)
+    parser.add_argument("--force", action="store_true", help="replace FILE")
     parser.add_argument("--json", action="store_true", help="print a list of objects")
+
+
+def _write_timeline(pairs: dict[str, tuple[MoeLayer, MoeLayer]], options: argparse.Namespace) -> None:
+    """Of layers by name, each as several kernels and as one."""
+    from . import files, layer_trace
+    from .perfetto import layer as perfetto_layer
+
+    trace = perfetto_layer.beside(pairs, options.measured)
+    files.write_text(options.timeline, trace.text())
+    splits = {name: layer_trace.splits(perfetto_layer.one_kernel(one))[0] for name, (_, one) in pairs.items()}
+    where = sys.stderr if options.json else sys.stdout
+    print(f"simulated tile by tile\n{layer_trace.text(splits)}\n{options.timeline}; open it at https://ui.perfetto.dev", file=where)
 
 
 def _simulated(one: MoeLayer, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -442,7 +460,12 @@ def run(options: argparse.Namespace) -> int:
             raise ValueError(f"--{name} without --{of}, expected both".replace("_", "-"))
     if options.chunks > 1 and options.ablation:
         raise ValueError("--chunks with --ablation, whose layers are not cut; expected one of them")
+    if options.measured and not options.timeline:
+        raise ValueError("--measured without --timeline, expected both")
+    if options.timeline and options.timeline.exists() and not options.force:
+        raise FileExistsError(f"'{options.timeline}' exists; expected a new file, or --force to replace it")
     found: list[dict[str, Any]] = []
+    pairs: dict[str, tuple[MoeLayer, MoeLayer]] = {}
     for tokens in options.tokens:
         left_out = ""
         if options.ablation:
@@ -466,6 +489,11 @@ def run(options: argparse.Namespace) -> int:
                 "late ranks and several hosts: no design persistent here, expected a model, format and placement that it takes, "
                 f"without --ablation{'; ' if left_out else ''}{left_out}"
             )
+        if options.timeline:
+            if not kernels:
+                raise ValueError(f"--timeline: no design persistent here, expected a model, format and placement that it takes, without --ablation{'; ' if left_out else ''}{left_out}")  # fmt: skip
+            shuffling = next(one for one in layers if one.design == "shuffling")
+            pairs[f"{tokens:,} tokens"] = (shuffling, kernels[0])
         more = {one.label: _simulated(one, options) for one in kernels}
         listings = [launches.listing(one.timeline, one.plan_text) for one in layers] if options.launches else []
         found += [one.to_dict() | more.get(one.label, ({}, ""))[0] for one in layers]
@@ -478,6 +506,8 @@ def run(options: argparse.Namespace) -> int:
                 print(f"{one.label}, {one.mode}\n{launches.table(listing)}\n")
         elif left_out:
             print(left_out, file=sys.stderr)
+    if pairs:
+        _write_timeline(pairs, options)
     if options.json:
         print(json.dumps(found, indent=1))
     return 0

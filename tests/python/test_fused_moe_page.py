@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from orrery import moe
+from orrery import layer_trace, moe
 from orrery.spans import timeline_spans
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -84,6 +84,18 @@ def test_layers_of_other_numbers_of_experts_are_those_of_the_rows() -> None:
         assert number(cells[3].removesuffix(" %")) == pytest.approx(100 * times[0][0] / times[2][0], abs=0.51)
         rates = [gpus * number(tokens) / ours for gpus, (ours, _) in zip((1, 2, 4), times, strict=True)]
         assert [number(text) for text in cells[4].split(", ")] == pytest.approx(rates, abs=0.0051)
+
+
+def test_where_the_time_of_sms_goes_is_simulated_as_its_table_says() -> None:
+    lines = list(lines_of(PAGE, "| GPUs | tokens a GPU | | us | routing |"))
+    simulated = [line for line in lines if line[2] == "simulated"]
+    assert [(line[0], line[1]) for line in simulated] == [(gpus, tokens) for gpus in "12" for tokens in ("128", "1,024", "8,192")]
+    for line in simulated:
+        (found,) = layer_trace.splits(
+            layer_trace.simulated(tokens=int(number(line[1])), ranks=int(line[0]), hidden=2048, ffn=2048, experts=64, topk=2)
+        )
+        shares = [100 * getattr(found, share) for share in layer_trace.SHARES]
+        assert [number(cell) for cell in line[3:11]] == pytest.approx([1e6 * found.duration_s, *shares], abs=0.051)
 
 
 def test_launches_of_scout_s_layer_are_simulated_as_its_table_says() -> None:

@@ -1,4 +1,4 @@
-"""`orrery trace service|step|instructions`: writes a file for https://ui.perfetto.dev."""
+"""`orrery trace service|step|instructions|layer`: writes a file for https://ui.perfetto.dev."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     of_sms = kinds.add_parser("instructions", help="when the instructions of a decode step that is one kernel ran on a GPU, by SM")
     of_sms.add_argument("file", type=pathlib.Path, metavar="FILE", help="that orrery-gpu megakernel --instructions DIRECTORY wrote")
     of_sms.set_defaults(command=_instructions)
-    for kind in (whole, one, of_sms):
+    of_blocks = kinds.add_parser("layer", help="when the blocks of a layer of experts that is one kernel ran on GPUs, by SM")
+    of_blocks.add_argument("file", type=pathlib.Path, metavar="FILE", help="that orrery-gpu moe_trace -o DIR wrote")
+    of_blocks.set_defaults(command=_layer)
+    for kind in (whole, one, of_sms, of_blocks):
         kind.add_argument("-o", "--output", type=pathlib.Path, metavar="FILE", help="what to write (NAME.KIND.trace.json)")
         kind.add_argument("--force", action="store_true", help="replace FILE")
 
@@ -71,6 +74,20 @@ def _instructions(options: argparse.Namespace) -> int:
     trace = Trace()
     instructions.add_instructions(trace, of_sms, 0, "SMs")
     print(instructions.shares_text(of_sms))
+    return _written(trace.text(), output)
+
+
+def _layer(options: argparse.Namespace) -> int:
+    from .. import layer_trace
+    from .events import Trace
+    from .layer import add_blocks
+
+    output = _output(options, "layer")
+    blocks = layer_trace.read(options.file)
+    trace = Trace()
+    for rank in sorted({span.rank for span in blocks}):
+        add_blocks(trace, [span for span in blocks if span.rank == rank], rank, f"rank {rank}")
+    print(layer_trace.text(layer_trace.splits(blocks)))
     return _written(trace.text(), output)
 
 

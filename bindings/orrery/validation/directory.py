@@ -16,6 +16,7 @@ from typing import Any
 
 from .. import _core
 from ..report import resolved_scenario
+from ..spans import SPAN_COLUMNS
 from . import launched, service_files, typed_csv
 from .routing import Layer, Rows, executed_rows
 from .service_files import Service
@@ -27,10 +28,6 @@ LINES = "lines.txt"
 """In executed/: how many lines each file there has, where the program that ran wrote it."""
 
 _RANK = whole(0, 1_000_000)
-_SPAN = {
-    "op": word, "copy": whole(0), "rank": _RANK, "stream": whole(0), "kind": one_of("kernel", "comm", "host"),
-    "basis": one_of("measured", "interpolated", "borrowed", "roofline"), "start_s": seconds, "end_s": seconds,
-}  # fmt: skip
 _PREDICTED_STEP = {"name": word, "mode": one_of("graph", "eager", "megakernel"), "duration_s": duration, "low_s": seconds, "high_s": duration, "host_s": seconds}
 _EXECUTED_STEP = {"name": word, "mode": one_of("graph", "eager", "megakernel"), "duration_s": duration, "device_s": duration}
 _EXPERTS = {"name": word, "op": word, "copy": whole(0), "first": whole(0), "rows": any_text}
@@ -312,7 +309,7 @@ def _spans(path: pathlib.Path, ops: Sequence[Mapping[str, Any]]) -> tuple[Span, 
     """Spans of a timeline; each rank's ends with the last kernel of the plan, since they stand in order of time."""
     tasks = {(op["op"], op["copy"]): set(op["ranks"]) for op in ops}
     found = []
-    for line, row in typed_csv.rows(path, _SPAN):
+    for line, row in typed_csv.rows(path, SPAN_COLUMNS):
         span = Span(**row)
         if span.rank not in tasks.get((span.op, span.copy), ()):
             raise ValueError(
