@@ -152,7 +152,7 @@ class Split:
     task_queued: float  # else, while one is ready that a block has not begun, this one included, which notices it a little later
     none_ready: float  # else
     no_task_left: float  # from the block's last task on
-    sums: float  # any of its warps adds up tokens, beside or behind tasks
+    sums: float | None  # any of its warps adds up tokens, beside or behind tasks; None: no span says (simulated)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -200,8 +200,8 @@ def _split(rank: int, spans: Sequence[BlockSpan], num_ranks: int) -> Split:
     for span in spans:
         if span.what == "sums":
             adding[span.block].append((span.begin_s, span.end_s))
-    adding_s = sum(map(_union_s, adding.values()))
-    return Split(rank, end_s - begin_s, **{name: value / whole_s for name, value in sums.items()}, sums=adding_s / whole_s)
+    adding_s = sum(map(_union_s, adding.values())) if adding else None
+    return Split(rank, end_s - begin_s, **{name: value / whole_s for name, value in sums.items()}, sums=None if adding_s is None else adding_s / whole_s)
 
 
 def _routed(spans: Iterable[BlockSpan]) -> dict[int, float]:
@@ -277,7 +277,7 @@ def text(found: Mapping[str, Split] | Sequence[Split]) -> str:
     """In plain text: a line for each, by name or by rank."""
     named = found if isinstance(found, Mapping) else {f"rank {one.rank}": one for one in found}
     header = ("of the time of SMs", "us", "routing", "first layer", "second layer", "waits, a task ready", "a task queued", "none ready", "no task left", "sums")
-    rows = [[name, f"{one.duration_s * 1e6:,.1f}", *(f"{getattr(one, share):.2%}" for share in (*SHARES, "sums"))] for name, one in named.items()]
+    rows = [[name, f"{one.duration_s * 1e6:,.1f}", *(f"{getattr(one, share):.2%}" for share in SHARES), "" if one.sums is None else f"{one.sums:.2%}"] for name, one in named.items()]
     return text_table.aligned(header, rows, right=range(1, len(header)))
 
 
