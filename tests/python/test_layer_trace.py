@@ -3,12 +3,20 @@
 import collections
 import itertools
 import json
+import pathlib
+import re
 
 import pytest
 from orrery import cli, layer_trace
 
 HEADER = "rank,block,sm,what,layer,expert,tile,column,rows,ticket,taken_ns,turn_ns,ready_ns,begin_ns,end_ns,counted_ns\n"
 SHAPE = {"hidden": 2048, "ffn": 2048, "experts": 64, "topk": 2}
+
+
+def test_the_program_writes_these_columns():
+    source = (pathlib.Path(__file__).resolve().parents[2] / "kernels/experts/fused_moe/trace.cpp").read_text(encoding="utf-8")
+    written = "".join(re.findall(r'"([^"]*)"', source[source.index('"rank,block') :].split(";", 1)[0]))
+    assert written == HEADER.replace("\n", "\\n")
 
 
 def phases(block, middle, end, rank=0):
