@@ -1,12 +1,13 @@
 """The layer of experts as one kernel as it was measured: docs/kernels/fused_moe_h200.json, and the tables of its page."""
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from orrery import layer_trace, moe
+from orrery import _core, layer_trace, moe
 from orrery.spans import timeline_spans
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -96,6 +97,18 @@ def test_where_the_time_of_sms_goes_is_simulated_as_its_table_says() -> None:
         )
         shares = [100 * getattr(found, share) for share in layer_trace.SHARES]
         assert [number(cell) for cell in line[3:11]] == pytest.approx([1e6 * found.duration_s, *shares], abs=0.051)
+
+
+def test_blocks_that_look_ahead_win_as_little_as_the_page_says() -> None:
+    layers = ({"ffn": 2048, "experts": 64, "topk": 2}, {"ffn": 768, "experts": 128, "topk": 8})
+    gains, waits = [], []
+    for layer, is_fp8, ranks, tokens in itertools.product(layers, (False, True), (1, 2, 4), (128, 1024, 8192)):
+        shape = {"tokens": tokens, "hidden": 2048, "ranks": ranks, "is_fp8": is_fp8, **layer}
+        behind, ahead = (_core.moe_tiles(order=order, **shape)["duration_s"] for order in ("behind", "ready_first"))
+        gains.append(100 * (1 - ahead / behind))
+        waits.append(100 * layer_trace.splits(layer_trace.simulated(**shape))[0].task_ready)
+    assert (max(gains), min(gains), max(waits)) == pytest.approx((0.04, -0.29, 0.47), abs=0.0051)
+    assert "waits of the first kind are 0.47 %" in PAGE and "win 0.04 % of a layer's time at most" in PAGE and "lose up to 0.3 %" in PAGE
 
 
 def test_launches_of_scout_s_layer_are_simulated_as_its_table_says() -> None:
