@@ -22,6 +22,7 @@
 #include "kernels/experts/fused_moe/ranks.h"
 #include "kernels/tool/arguments.h"
 #include "kernels/tool/commands.h"
+#include "kernels/tool/environment.h"
 
 namespace orrery::tool {
 namespace {
@@ -116,6 +117,7 @@ void trace_one(const TraceOptions& options, const FusedMoeShape& shape) {
 
 int moe_trace(std::span<const std::string_view> arguments) {
   const TraceOptions options = parse_trace(arguments);
+  set_execute_environment();  // ranks wait for each other
   require_gpu();
   if (options.shape.ranks > cuda::device_count()) {
     throw std::invalid_argument("--gpus " + std::to_string(options.shape.ranks) +

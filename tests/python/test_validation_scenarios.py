@@ -68,6 +68,7 @@ PLACEMENTS = {
     "place_cp_dealt": {"cp_decodes": "dealt", "expert_comm": "graph"},
     "place_cp_ring": {"cp_prefill": "ring", "cp_decodes": "dealt"},
     "place_dp2_lengths": {"dp": "2", "ep": "2", "expert_comm": "graph"},
+    "place_dp2_lengths_v2_lite": {"dp": "2", "ep": "2", "expert_comm": "graph"},
     "place_replicated": {"o_proj": "replicated", "lm_head": "replicated", "shared_expert": "replicated", "split_all_reduce": "true"},
     "place_sharded_halves": {"o_proj": "sharded", "two_batch_overlap": "true"},
     "place_sharded_joined": {"o_proj": "sharded", "lm_head": "joined"},
