@@ -132,7 +132,9 @@ std::string describe(const Mesh& mesh) {
   if (mesh.two_batch_overlap) text += " in halves";
   if (mesh.moe_chunks > 1) text += " in " + std::to_string(mesh.moe_chunks) + " chunks";
   if (mesh.sp) text += " sp";
-  if (!mesh.expert_of_slot.empty()) {
+  if (!mesh.expert_of_slot.empty() && mesh.num_redundant_experts == 0) {
+    text += " experts in another order";
+  } else if (!mesh.expert_of_slot.empty()) {
     text += " copies of " + std::to_string(mesh.num_redundant_experts) + " experts";
   }
   text += describe_choices(mesh);
@@ -456,6 +458,17 @@ void check_two_gpus(StepCheck& check) {
                        .is_skewed = true,
                        .mesh = {.dp = 2, .ep = 2},
                        .has_unlike_ranks = has_unlike_ranks});
+  }
+  const std::vector<std::int64_t> order{15, 3, 9, 0, 1, 2, 5, 4, 14, 6, 7, 8, 10, 13, 11, 12};
+  for (const SmallMoe kind : {SmallMoe::kQwen3, SmallMoe::kDeepseek}) {
+    for (const DType dtype : {DType::kBf16, DType::kFp8}) {
+      check.check_steps({.kind = kind,
+                         .design = MoeDesign::kPersistent,
+                         .dtype = dtype,
+                         .is_skewed = true,
+                         .mesh = {.dp = 2, .ep = 2, .expert_of_slot = order},
+                         .has_unlike_ranks = true});
+    }
   }
   for (Mesh mesh : meshes_of_two()) {
     if (mesh.ep == 1) continue;

@@ -171,16 +171,8 @@ void check_settings(const Scenario& scenario) {
           "found speculative, which is simulated and not executed: leave it out");
     }
   });
-  at_key(scenario, scenario.disaggregation ? "disaggregation" : "placement", [&] {
-    check_ffns(scenario);
-    if (!scenario.mesh.expert_of_slot.empty() && scenario.moe.design == MoeDesign::kPersistent) {
-      throw std::invalid_argument(
-          "experts that have copies or lie in another order are executed with moe design "
-          "shuffling, "
-          "not persistent; expected design shuffling, or moe.experts in_order without "
-          "num_redundant_experts");
-    }
-  });
+  at_key(scenario, scenario.disaggregation ? "disaggregation" : "placement",
+         [&] { check_ffns(scenario); });
   at_key(scenario, "moe", [&] {
     if (!scenario.moe.eplb && !scenario.expert_load.drift) return;
     throw std::invalid_argument(

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <stdexcept>
 #include <vector>
@@ -59,6 +60,31 @@ TEST(FusedMoeReference, EachTokenGoesThroughBothLayersOfItsBestExpert) {
   EXPECT_NEAR(found.y[1], weight * 10, 1e-12);
   EXPECT_NEAR(found.y[kFusedColumns], 0, 1e-12);
   EXPECT_NEAR(found.y[kFusedColumns + 1], weight * 21, 1e-12);
+}
+
+// The same with expert 1 in the first slot: what is chosen is told by experts, not by slots.
+TEST(FusedMoeReference, ExpertsInAnotherOrderGiveTheSame) {
+  const std::vector<double> x = rows_of_eight({{3, 1}, {-3, 1}});
+  const std::vector<double> router = rows_of_eight({{1}, {-1}});
+  const FusedMoeShape shape = shape_of_two_experts(2, 1);
+  const auto of = [&](std::vector<double> w1, std::vector<double> w2,
+                      const std::vector<std::int32_t>& expert_of_slot) {
+    return reference::fused_moe(x, router, w1, w2, shape, {}, {}, {}, {}, {}, expert_of_slot);
+  };
+  const std::vector<double> first[] = {diagonal_of_eight(2), diagonal_of_eight(3)};
+  const std::vector<double> second[] = {diagonal_of_eight(5), diagonal_of_eight(7)};
+  const auto in_order =
+      of(joined_matrices(first[0], first[1]), joined_matrices(second[0], second[1]), {});
+  const auto turned =
+      of(joined_matrices(first[1], first[0]), joined_matrices(second[1], second[0]), {1, 0});
+  EXPECT_EQ(turned.y, in_order.y);
+  EXPECT_EQ(turned.counts, in_order.counts);
+  for (const std::vector<std::int32_t>& wrong :
+       {std::vector<std::int32_t>{0}, {1, 1}, {0, 2}, {0, 1, 1}}) {
+    EXPECT_THROW(static_cast<void>(of(joined_matrices(first[0], first[1]),
+                                      joined_matrices(second[0], second[1]), wrong)),
+                 std::invalid_argument);
+  }
 }
 
 // Both experts at equal scores, normalised: half of 10 and half of 21.

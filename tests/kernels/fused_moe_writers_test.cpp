@@ -22,6 +22,7 @@
 
 #include "kernels/experts/fused_moe/shape.h"
 #include "kernels/experts/fused_moe/slot_order.h"
+#include "kernels/experts/index_shuffling/choice.h"
 
 namespace orrery::fused_moe {
 namespace {
@@ -45,7 +46,8 @@ struct Place {
 
 // A token's choice of a slot, shared ones behind the routed ones, and where the kernel puts it.
 struct Choice {
-  int rank = 0;  // of the token
+  int rank = 0;     // of the token
+  int expert = -1;  // none: a shared one
   int slot = 0;
   Place x = {};           // where its row of x goes
   int result = kDropped;  // row of the rank's results in which it expects what comes back
@@ -58,9 +60,11 @@ struct Written {
 
 class Writers {
  public:
-  // experts[rank][token]: those that it chooses, distinct.
-  Writers(const FusedMoeShape& shape, const std::vector<std::vector<Counts>>& experts)
+  // experts[rank][token]: those that it chooses, distinct. places[expert]; none: in order.
+  Writers(const FusedMoeShape& shape, const std::vector<std::vector<Counts>>& experts,
+          const std::vector<std::int32_t>& places = {})
       : shape_(shape),
+        places_(places),
         ranks_(static_cast<int>(shape.ranks)),
         shared_(static_cast<int>(shape.shared)),
         own_(static_cast<int>(own_experts(shape)) + shared_) {
@@ -121,7 +125,10 @@ class Writers {
     first_choice_.push_back(choices_.size());
     for (const Counts& of_token : experts) {
       for (const int expert : of_token) {
-        choices_.push_back({.rank = rank, .slot = slot_of_expert(expert, own_, shared_)});
+        const std::int32_t* const places = places_.empty() ? nullptr : places_.data();
+        choices_.push_back({.rank = rank,
+                            .expert = expert,
+                            .slot = slot_of_expert(expert, places, own_, shared_)});
       }
       for (int i = 0; i < shared_; ++i) {
         choices_.push_back({.rank = rank, .slot = rank * own_ + i});
@@ -162,6 +169,7 @@ class Writers {
   }
 
   FusedMoeShape shape_;
+  std::vector<std::int32_t> places_;
   int ranks_;
   int shared_;
   int own_;  // slots of a rank
@@ -175,6 +183,8 @@ class Writers {
 struct Case {
   FusedMoeShape shape;
   std::vector<std::vector<Counts>> experts;  // [rank][token]
+  std::vector<std::int32_t> expert_of_slot;  // none: in order
+  std::vector<std::int32_t> places;          // [expert], the same
   std::string name;
 };
 
@@ -199,6 +209,14 @@ Case draw(std::mt19937_64& random, int ranks, double skew) {
     weights.push_back(std::pow(static_cast<double>(e + 1), -skew));
   }
   for (std::size_t i = weights.size(); i > 1; --i) std::swap(weights[i - 1], weights[random() % i]);
+  if (pick(0, 1) == 1) {
+    drawn.expert_of_slot.resize(static_cast<std::size_t>(shape.experts));
+    std::iota(drawn.expert_of_slot.begin(), drawn.expert_of_slot.end(), 0);
+    for (std::size_t i = drawn.expert_of_slot.size(); i > 1; --i) {
+      std::swap(drawn.expert_of_slot[i - 1], drawn.expert_of_slot[random() % i]);
+    }
+    drawn.places = expert_slots(drawn.expert_of_slot, shape.experts).slots;
+  }
   drawn.experts.resize(static_cast<std::size_t>(ranks));
   for (auto& of_rank : drawn.experts) {
     const std::int64_t tokens = pick(0, 3) == 0 ? pick(0, 1) : pick(0, 90);
@@ -220,7 +238,8 @@ Case draw(std::mt19937_64& random, int ranks, double skew) {
   drawn.name = std::to_string(ranks) + " ranks, " + std::to_string(shape.experts) + " experts, " +
                std::to_string(shape.topk) + " of them, " + std::to_string(shape.shared) +
                " shared, skew " + std::to_string(skew) + ", capacity " +
-               std::to_string(shape.capacity_factor);
+               std::to_string(shape.capacity_factor) +
+               (drawn.places.empty() ? "" : ", in another order");
   return drawn;
 }
 
@@ -234,11 +253,34 @@ void for_each_case(const Check& check) {
         const Case drawn = draw(random, ranks, skew);
         SCOPED_TRACE(drawn.name + ", seed " + std::to_string(kSeed));
         require_fused_moe_shape(drawn.shape);
-        check(drawn, Writers(drawn.shape, drawn.experts));
+        check(drawn, Writers(drawn.shape, drawn.experts, drawn.places));
         if (testing::Test::HasFailure()) return;
       }
     }
   }
+}
+
+// An order says which experts the slots hold; rows of an expert go to the rank that holds it,
+// behind the shared ones of that rank.
+TEST(FusedMoeWriters, RowsGoToTheSlotThatHoldsTheirExpert) {
+  int num_ordered = 0;
+  for_each_case([&](const Case& drawn, const Writers& writers) {
+    const std::int64_t own = own_experts(drawn.shape);
+    num_ordered += drawn.places.empty() ? 0 : 1;
+    for (const Choice& choice : writers.choices()) {
+      if (choice.expert < 0) continue;
+      const std::int64_t of_rank = choice.slot % (own + drawn.shape.shared) - drawn.shape.shared;
+      ASSERT_GE(of_rank, 0);
+      const std::int64_t place = choice.slot / (own + drawn.shape.shared) * own + of_rank;
+      const std::int64_t held = drawn.expert_of_slot.empty()
+                                    ? place
+                                    : drawn.expert_of_slot[static_cast<std::size_t>(place)];
+      EXPECT_EQ(held, choice.expert);
+      if (choice.result == kDropped) continue;
+      EXPECT_EQ(choice.x.rank, place / own);
+    }
+  });
+  EXPECT_GT(num_ordered, 100);
 }
 
 TEST(FusedMoeWriters, ARowOfXHasOneWriterAndRoom) {
@@ -331,8 +373,10 @@ TEST(FusedMoeWriters, WhatCrossesBetweenGpusAreRoutedRows) {
       }
       const std::int64_t capacity = capacity_of(shape, std::ssize(of_rank));
       for (std::int64_t expert = 0; expert < shape.experts; ++expert) {
-        if (expert / own_experts(shape) == rank) continue;
-        remote += std::min(chosen[static_cast<std::size_t>(expert)], capacity);
+        const auto e = static_cast<std::size_t>(expert);
+        const std::int64_t place = drawn.places.empty() ? expert : drawn.places[e];
+        if (place / own_experts(shape) == rank) continue;
+        remote += std::min(chosen[e], capacity);
       }
       EXPECT_LE(remote, (rank + 1) * shape.tokens * shape.topk);
     }

@@ -22,10 +22,10 @@
 // Of fp8 (shape.is_fp8) rows of x and what lies between the layers, rounded to bf16, become fp8
 // with the scale of their largest value / 448, as the weights of each column of y have one.
 //
-// On several GPUs each rank has tokens of its own and as many of the experts; one launch on each
-// is one layer. Rows of x are stored where their experts are, results where their tokens are, and
-// nothing else travels but counts: at most tokens * topk * hidden bf16 each way (fp8 with a scale
-// to the experts).
+// On several GPUs each rank has tokens of its own and as many of the experts, in any order; one
+// launch on each is one layer. Rows of x are stored where their experts are, results where their
+// tokens are, and nothing else travels but counts: at most tokens * topk * hidden bf16 each way
+// (fp8 with a scale to the experts).
 
 #include <cstddef>
 #include <cstdint>
@@ -58,9 +58,12 @@ struct FusedMoeOperands {
   const float* shared_w2_scale = nullptr;
   const float* correction_bias = nullptr;  // [experts], or null
   const bf16* logit_bias = nullptr;        // [experts], added before the scores are made; or null
-  bf16* y = nullptr;                       // [tokens, hidden]
-  float* scores = nullptr;                 // [tokens, experts]
-  std::int32_t* faults = nullptr;          // [1]
+  // [experts]: which of the experts of all ranks, counted from the first of the first rank on, each
+  // expert of the router is; all different. Null: in order.
+  const std::int32_t* places = nullptr;
+  bf16* y = nullptr;               // [tokens, hidden]
+  float* scores = nullptr;         // [tokens, experts]
+  std::int32_t* faults = nullptr;  // [1]
 };
 
 // One shape's layer with the memory that it works in: launches allocate nothing, may be captured

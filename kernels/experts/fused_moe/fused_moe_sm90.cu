@@ -371,6 +371,7 @@ fused_moe::Arguments arguments_of(const FusedMoeShape& shape, const FusedMoeOper
   return {.x = operands.x,
           .correction_bias = operands.correction_bias,
           .logit_bias = operands.logit_bias,
+          .places = operands.places,
           .scores = operands.scores,
           .faults = operands.faults,
           .y = operands.y,

@@ -75,6 +75,7 @@ struct Arguments {
   const bf16* x;
   const float* correction_bias;  // [routed], or null
   const bf16* logit_bias;        // the same
+  const std::int32_t* places;    // the same: where experts lie; null: in order (slot_order.h)
   float* scores;                 // [tokens, routed]
   float* logits;                 // [logit_parts][tokens, routed]
   std::uint32_t* logits_made;    // [blocks]: launch in which its part was made last
@@ -260,7 +261,7 @@ __device__ inline unsigned long long load_word_of_ranks(const unsigned long long
 
 __device__ inline int rank_of(const Arguments& a, int slot) { return rank_of_slot(slot, a.own); }
 __device__ inline int slot_of(const Arguments& a, int expert) {
-  return slot_of_expert(expert, a.own, a.shared);
+  return slot_of_expert(expert, a.places, a.own, a.shared);
 }
 __device__ inline int turn_of(const Arguments& a, int slot) {
   return turn_of_slot(slot, a.own, a.ranks);

@@ -11,10 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/device_copy.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/experts/fused_moe/fused_moe.h"
 #include "kernels/experts/fused_moe/rank_set.h"
 #include "kernels/experts/fused_moe/reference.h"
+#include "kernels/experts/index_shuffling/choice.h"
 #include "kernels/harness/difference.h"
 #include "kernels/harness/operands.h"
 
@@ -26,13 +28,21 @@ namespace orrery {
 template <typename T>
 class RankedLayer {
  public:
+  // `expert_of_slot`: which experts the ranks hold, of one set alone; empty: in order.
   RankedLayer(const RankSet& set, const FusedMoeShape& shape, std::vector<std::int64_t> tokens,
-              int sets = 1)
-      : set_(set), shape_(shape), tokens_(std::move(tokens)), plan_(set.plan(shape)) {
+              int sets = 1, std::vector<std::int32_t> expert_of_slot = {})
+      : set_(set),
+        shape_(shape),
+        tokens_(std::move(tokens)),
+        expert_of_slot_(std::move(expert_of_slot)),
+        plan_(set.plan(shape)) {
     ranks_.resize(count_of(set.size()));
     for (const int rank : set.here()) {
       const cuda::DeviceGuard guard(set.device(rank));
       ranks_[count_of(rank)] = std::make_unique<Rank>(shape, sets);
+      if (expert_of_slot_.empty()) continue;
+      ranks_[count_of(rank)]->places =
+          device_copy<std::int32_t>(expert_slots(expert_of_slot_, shape.experts).slots);
     }
     fill(/*seed=*/1);
   }
@@ -50,7 +60,7 @@ class RankedLayer {
       fill_normal(stream, of.router.get(), of.router.size(), seed_, deviation_of(shape_.hidden));
       const std::size_t sets = of.w1.size() / w1_size() / count_of(own_experts(shape_));
       for (std::size_t i = 0; i < sets * count_of(own_experts(shape_)); ++i) {
-        const std::uint64_t expert = i + count_of(rank * own_experts(shape_));
+        const std::uint64_t expert = expert_at(i + count_of(rank * own_experts(shape_)));
         fill_normal(stream, of.w1.get() + i * w1_size(), w1_size(), w1_seed(expert),
                     w1_deviation());
         fill_normal(stream, of.w2.get() + i * w2_size(), w2_size(), w2_seed(expert),
@@ -128,6 +138,7 @@ class RankedLayer {
         .shared_w1_scale = of.shared_w1_scale.get(),
         .shared_w2_scale = of.shared_w2_scale.get(),
         .logit_bias = is_biased_ ? of.logit_bias.get() : nullptr,
+        .places = expert_of_slot_.empty() ? nullptr : of.places.get(),
         .y = of.y.get(),
         .scores = of.scores.get(),
         .faults = of.faults.get()};
@@ -227,6 +238,7 @@ class RankedLayer {
           shared_w1_scale(count_of(shape.shared * first_layer_rows(shape) + kRoom)),
           shared_w2_scale(count_of(shape.hidden + kRoom)),
           logit_bias(count_of(shape.experts)),
+          places(count_of(shape.experts)),
           y(count_of(shape.tokens * shape.hidden)),
           scores(count_of(shape.tokens * shape.experts)),
           faults(4) {}
@@ -241,6 +253,7 @@ class RankedLayer {
     cuda::DeviceBuffer<float> shared_w1_scale;
     cuda::DeviceBuffer<float> shared_w2_scale;
     cuda::DeviceBuffer<bf16> logit_bias;
+    cuda::DeviceBuffer<std::int32_t> places;
     cuda::DeviceBuffer<bf16> y;
     cuda::DeviceBuffer<float> scores;
     cuda::DeviceBuffer<std::int32_t> faults;
@@ -307,6 +320,9 @@ class RankedLayer {
     for (std::size_t i = 0; i < values.size(); ++i) values[i] *= scales[i / count_of(columns)];
     return values;
   }
+  [[nodiscard]] std::uint64_t expert_at(std::size_t place) const {
+    return expert_of_slot_.empty() ? place : static_cast<std::uint64_t>(expert_of_slot_[place]);
+  }
   [[nodiscard]] std::size_t w2_size() const { return count_of(shape_.hidden * shape_.ffn); }
   [[nodiscard]] std::uint64_t x_seed(int rank) const { return seed_ + 100 + count_of(rank); }
   [[nodiscard]] std::uint64_t w1_seed(std::uint64_t expert) const { return seed_ + 1000 + expert; }
@@ -323,6 +339,7 @@ class RankedLayer {
   const RankSet& set_;
   FusedMoeShape shape_;
   std::vector<std::int64_t> tokens_;
+  std::vector<std::int32_t> expert_of_slot_;
   FusedMoePlan plan_;
   std::vector<std::unique_ptr<Rank>> ranks_;  // null for those of other processes
   std::uint64_t seed_ = 1;

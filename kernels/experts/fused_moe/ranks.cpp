@@ -73,7 +73,19 @@ struct LayerSizes {
   std::int64_t shared = 0;
   double capacity_factor = 0;
   bool is_biased = false;
+  bool is_dealt = false;  // experts lie on the ranks in turn, the last first
 };
+
+// Of `experts` on `ranks`: of 8 on 2 7 5 3 1, 6 4 2 0.
+std::vector<std::int32_t> dealt_experts(std::int64_t experts, std::int64_t ranks) {
+  std::vector<std::int32_t> expert_of_slot;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    for (std::int64_t expert = experts - 1 - rank; expert >= 0; expert -= ranks) {
+      expert_of_slot.push_back(static_cast<std::int32_t>(expert));
+    }
+  }
+  return expert_of_slot;
+}
 
 template <typename T = bf16>
 void check_once(const RankSet& set, const LayerSizes& sizes,
@@ -85,7 +97,9 @@ void check_once(const RankSet& set, const LayerSizes& sizes,
   shape.shared = sizes.shared;
   shape.capacity_factor = sizes.capacity_factor;
   shape.is_fp8 = sizeof(T) == 1;
-  RankedLayer<T> layer(set, shape, tokens);
+  RankedLayer<T> layer(
+      set, shape, tokens, 1,
+      sizes.is_dealt ? dealt_experts(shape.experts, set.size()) : std::vector<std::int32_t>());
   if (sizes.is_biased) layer.bias();
   if (before > 0) {
     layer.fill(7);
@@ -102,9 +116,10 @@ void check_once(const RankSet& set, const LayerSizes& sizes,
   layer.run();
   constexpr const char* kHow[] = {"eager", "all to the last expert", "experts of equal scores",
                                   "a token without numbers"};
-  const std::string how = sizes.is_biased ? "with a bias on the logits"
-                          : before > 0    ? "behind " + std::to_string(before) + " launches"
-                                          : kHow[static_cast<std::size_t>(routed)];
+  std::string how = sizes.is_biased ? "with a bias on the logits"
+                    : before > 0    ? "behind " + std::to_string(before) + " launches"
+                                    : kHow[static_cast<std::size_t>(routed)];
+  if (sizes.is_dealt) how += ", experts dealt";
   report({.what = named(shape, tokens, how), .differences = layer.differences(), .faults = {}});
   layer.close();
 }
@@ -260,6 +275,16 @@ void check_cases(const RankSet& set, int replays, const Report& report) {
                           .is_biased = true};
   check_once(set, biased, dealt(set, {300, 40}), report);
   check_once<fp8>(set, biased, dealt(set, {40, 300}), report);
+  LayerSizes ordered = biased;
+  ordered.is_dealt = true;
+  ordered.shared = 1;
+  check_once(set, ordered, dealt(set, {300, 40}), report);
+  check_once<fp8>(set, ordered, dealt(set, {40, 300}), report);
+  ordered = {.hidden = 256, .ffn = 128, .experts = 8 * n, .topk = 3, .is_dealt = true};
+  check_once(set, ordered, dealt(set, {130, 60}), report, ExpertActivation::kSwiglu, 0,
+             Routed::kByTies);
+  check_once(set, ordered, dealt(set, {500, 20}), report, ExpertActivation::kSwiglu, 0,
+             Routed::kToOne);
   check_once<fp8>(set, {256, 128, 8 * n, 2, 1}, dealt(set, {300, 40}), report);
   check_once<fp8>(set, {256, 128, 8 * n, 2, 2, 0.75}, dealt(set, {300, 40}), report);
   check_once<fp8>(set, {64, 64, n, 1}, dealt(set, {1}), report);

@@ -5,11 +5,13 @@
 #include <numbers>
 #include <numeric>
 #include <stdexcept>
+#include <string>
 
 #include "kernels/binding/kernel_call.h"
 #include "kernels/dense/gemm/reference.h"
 #include "kernels/dense/quantize/reference.h"
 #include "kernels/experts/fused_moe/buffers.h"
+#include "kernels/experts/index_shuffling/choice.h"
 #include "kernels/experts/index_shuffling/reference.h"
 #include "kernels/experts/routing_scores/reference.h"
 #include "kernels/harness/rounding.h"
@@ -92,20 +94,52 @@ std::vector<double> columns_of_part(std::span<const double> w2, std::size_t part
   return result;
 }
 
+// Adds to y what the shared experts make of every token.
+void add_shared(std::vector<double>& y, std::span<const double> x, std::span<const double> w1,
+                std::span<const double> w2, const FusedMoeShape& shape) {
+  std::vector<std::int32_t> all(static_cast<std::size_t>(shape.tokens));
+  std::iota(all.begin(), all.end(), 0);
+  const std::vector<double> ones(all.size(), 1.0);
+  const std::size_t halves = shape.activation == ExpertActivation::kSwiglu ? 2 : 1;
+  const auto ffn = static_cast<std::size_t>(shape.ffn);
+  const auto shared = static_cast<std::size_t>(shape.shared);
+  const std::size_t size = static_cast<std::size_t>(shape.hidden) * ffn;
+  for (std::size_t part = 0; part < shared; ++part) {
+    add_expert(y, x, all, ones, rows_of_part(w1, part, size, halves),
+               columns_of_part(w2, part, ffn, shared), shape);
+  }
+}
+
+// Of each expert. Throws std::invalid_argument unless the order has each of them once.
+std::vector<std::int32_t> places_of(std::span<const std::int32_t> expert_of_slot,
+                                    std::int64_t experts) {
+  if (expert_of_slot.empty()) {
+    std::vector<std::int32_t> places(static_cast<std::size_t>(experts));
+    std::iota(places.begin(), places.end(), 0);
+    return places;
+  }
+  if (std::ssize(expert_of_slot) != experts) {
+    throw std::invalid_argument("fused_moe: " + std::to_string(expert_of_slot.size()) +
+                                " slots of " + std::to_string(experts) +
+                                " experts, expected each expert once");
+  }
+  return expert_slots(expert_of_slot, experts).slots;
+}
+
 }  // namespace
 
 FusedMoe fused_moe(std::span<const double> x, std::span<const double> router,
                    std::span<const double> w1, std::span<const double> w2,
                    const FusedMoeShape& shape, std::span<const double> given_scores,
                    std::span<const double> correction_bias, std::span<const double> shared_w1,
-                   std::span<const double> shared_w2, std::span<const double> logit_bias) {
+                   std::span<const double> shared_w2, std::span<const double> logit_bias,
+                   std::span<const std::int32_t> expert_of_slot) {
   require_fused_moe_shape(shape);
   const auto hidden = static_cast<std::size_t>(shape.hidden);
   const auto experts = static_cast<std::size_t>(shape.experts);
-  const auto ffn = static_cast<std::size_t>(shape.ffn);
   const auto shared = static_cast<std::size_t>(shape.shared);
   const auto first_size = static_cast<std::size_t>(first_layer_rows(shape)) * hidden;
-  const auto second_size = hidden * ffn;
+  const auto second_size = hidden * static_cast<std::size_t>(shape.ffn);
   if (w1.size() != experts * first_size || w2.size() != experts * second_size ||
       shared_w1.size() != shared * first_size || shared_w2.size() != shared * second_size) {
     throw std::invalid_argument("fused_moe: w1 or w2 does not fit the shape");
@@ -133,27 +167,22 @@ FusedMoe fused_moe(std::span<const double> x, std::span<const double> router,
        .experts = shape.experts,
        .normalises = shape.normalises,
        .scale = shape.scale});
+  const std::vector<std::int32_t> places = places_of(expert_of_slot, shape.experts);
   const std::int64_t capacity = capacity_of(shape, shape.tokens);
   result.y.assign(static_cast<std::size_t>(shape.tokens) * hidden, 0.0);
   std::size_t row = 0;
   for (std::size_t expert = 0; expert < experts; ++expert) {
     const auto count = static_cast<std::size_t>(routed.counts[expert]);
+    const auto place = static_cast<std::size_t>(places[expert]);
     const std::size_t taken = std::min(count, static_cast<std::size_t>(capacity));
     result.counts.push_back(static_cast<std::int32_t>(taken));
     add_expert(result.y, x, std::span(routed.row_token).subspan(row, taken),
                std::span(routed.row_weight).subspan(row, taken),
-               w1.subspan(expert * first_size, first_size),
-               w2.subspan(expert * second_size, second_size), shape);
+               w1.subspan(place * first_size, first_size),
+               w2.subspan(place * second_size, second_size), shape);
     row += count;
   }
-  std::vector<std::int32_t> all(static_cast<std::size_t>(shape.tokens));
-  std::iota(all.begin(), all.end(), 0);
-  const std::vector<double> ones(all.size(), 1.0);
-  const std::size_t halves = shape.activation == ExpertActivation::kSwiglu ? 2 : 1;
-  for (std::size_t part = 0; part < shared; ++part) {
-    add_expert(result.y, x, all, ones, rows_of_part(shared_w1, part, second_size, halves),
-               columns_of_part(shared_w2, part, ffn, shared), shape);
-  }
+  add_shared(result.y, x, shared_w1, shared_w2, shape);
   return result;
 }
 
@@ -186,7 +215,7 @@ Results fused_moe_reference(const KernelCall& call) {
   FusedMoe found =
       fused_moe(read(call, "x"), read(call, "router"), read(call, "w1"), read(call, "w2"), shape,
                 scores, optional_read(call, "correction_bias"), optional_read(call, "shared_w1"),
-                optional_read(call, "shared_w2"), bias);
+                optional_read(call, "shared_w2"), bias, routing.expert_of_slot);
   return {scores, std::move(found.y), {static_cast<double>(found.faulty.size())}};
 }
 

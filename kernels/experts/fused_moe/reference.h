@@ -18,13 +18,15 @@ struct FusedMoe {
 };
 
 // Operands as in fused_moe.h. Experts are chosen and weighed by `given_scores` where there are some
-// [tokens, experts], since a rounding may move a score past another; else by `scores`. Throws
-// std::invalid_argument for a shape out of range or sizes that do not fit.
+// [tokens, experts], since a rounding may move a score past another; else by `scores`. w1 and w2
+// are of the experts that `expert_of_slot` names, one after the other; empty: of experts in order.
+// Throws std::invalid_argument for a shape out of range or sizes that do not fit.
 FusedMoe fused_moe(std::span<const double> x, std::span<const double> router,
                    std::span<const double> w1, std::span<const double> w2,
                    const FusedMoeShape& shape, std::span<const double> given_scores = {},
                    std::span<const double> correction_bias = {},
                    std::span<const double> shared_w1 = {}, std::span<const double> shared_w2 = {},
-                   std::span<const double> logit_bias = {});
+                   std::span<const double> logit_bias = {},
+                   std::span<const std::int32_t> expert_of_slot = {});
 
 }  // namespace orrery::reference

@@ -26,7 +26,7 @@ struct FusedMoeShape {
   std::int64_t groups = 1;       // of experts, as in index_shuffling.h
   std::int64_t topk_groups = 1;  // of these, those whose experts may be chosen
   bool is_fp8 = false;     // experts multiply fp8, with scales of rows; hidden and ffn then of 16
-  std::int64_t ranks = 1;  // each with as many of the experts, in order, and tokens of its own
+  std::int64_t ranks = 1;  // each with as many of the experts, and tokens of its own
   // Experts as wide as the routed ones that take every token, 0 to 4: a shared expert of `shared`
   // times their ffn, of which each rank has all for its own tokens.
   std::int64_t shared = 0;

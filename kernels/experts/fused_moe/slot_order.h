@@ -8,18 +8,25 @@
 //
 //   rank      0                1                      own = 4, of which 1 is shared
 //   slot      0  1  2  3       4  5  6  7
-//   expert    s  0  1  2       s  3  4  5
+//   place     s  0  1  2       s  3  4  5
 //   turn      0  2  4  6       1  3  5  7
+//
+// Experts lie at the places of their own numbers, or in any order without copies: then `places` has
+// the place of each.
+
+#include <cstdint>
 
 #include "kernels/host_device.h"
 
 namespace orrery::fused_moe {
 
 ORRERY_HOST_DEVICE inline int rank_of_slot(int slot, int own) { return slot / own; }
-// Of a routed expert.
-ORRERY_HOST_DEVICE inline int slot_of_expert(int expert, int own, int shared) {
+// Of a routed expert; `places` null: in order.
+ORRERY_HOST_DEVICE inline int slot_of_expert(int expert, const std::int32_t* places, int own,
+                                             int shared) {
+  const int place = places == nullptr ? expert : places[expert];
   const int of_rank = own - shared;
-  return expert / of_rank * own + shared + expert % of_rank;
+  return place / of_rank * own + shared + place % of_rank;
 }
 ORRERY_HOST_DEVICE inline bool is_shared_slot(int slot, int own, int shared) {
   return slot % own < shared;
