@@ -158,7 +158,8 @@ std::map<std::string, double> moe_tiles(
     const std::map<std::string, double>& times, const std::string& order, int num_sms,
     const std::map<std::int64_t, double>& begin_delays,
     const std::map<std::int64_t, double>& stalls, bool is_bulk_synchronous, std::int64_t hosts,
-    double nic_rate, double nic_latency, std::int64_t nic_queue, bool is_fp8, std::int64_t shared) {
+    double nic_rate, double nic_latency, std::int64_t nic_queue, bool is_fp8, std::int64_t shared,
+    const std::vector<double>& choices) {
   const FusedMoeShape shape =
       shape_of(tokens, hidden, ffn, experts, topk, activation, ranks, is_fp8, shared);
   FusedMoeShape of_a_host = shape;
@@ -172,7 +173,8 @@ std::map<std::string, double> moe_tiles(
                                .network = {.hosts = hosts,
                                            .rate = BytesPerSecond(nic_rate),
                                            .latency = Seconds(nic_latency),
-                                           .queue = nic_queue}};
+                                           .queue = nic_queue},
+                               .choices = choices};
   const py::gil_scoped_release release;
   const MoeLayerTime found = simulate_moe_tiles(shape, given, options);
   return {{"duration_s", found.duration.value()},
@@ -218,13 +220,14 @@ std::map<std::string, double> by_name(const MoeStragglers::Time& time) {
 std::map<std::string, std::map<std::string, double>> moe_stragglers(
     std::int64_t tokens, std::int64_t hidden, std::int64_t ffn, std::int64_t experts,
     std::int64_t topk, int activation, std::int64_t ranks,
-    const std::map<std::string, double>& times, const std::string& jitter, int num_sms) {
+    const std::map<std::string, double>& times, const std::string& jitter, int num_sms,
+    const std::vector<double>& choices) {
   const FusedMoeShape shape = shape_of(tokens, hidden, ffn, experts, topk, activation, ranks);
   const MoeTileTimes given = times_of(times.empty() ? tile_times(false) : times);
   const MoeJitter published = published_jitter(jitter);
   const py::gil_scoped_release release;
   const MoeStragglers found =
-      simulate_moe_stragglers(shape, given, published, {.num_sms = num_sms});
+      simulate_moe_stragglers(shape, given, published, {.num_sms = num_sms, .choices = choices});
   return {{"kernel", by_name(found.kernel)},
           {"stalled", by_name(found.stalled)},
           {"bulk_synchronous", by_name(found.bulk)}};
@@ -248,6 +251,7 @@ py::dict tiles_of(const MoeLayerResult& result) {
   found["is_fp8"] = shape.is_fp8;
   found["times"] = by_name(result.kernel->times);
   found["num_sms"] = result.kernel->num_sms;
+  if (!result.kernel->choices.empty()) found["choices"] = result.kernel->choices;
   return found;
 }
 
@@ -279,14 +283,17 @@ void bind_tiles(py::module_& module) {
       py::arg("stalls_s") = std::map<std::int64_t, double>(), py::arg("bulk_synchronous") = false,
       py::arg("hosts") = 1, py::arg("nic_bytes_per_s") = 0.0, py::arg("nic_latency_s") = 0.0,
       py::arg("nic_queue") = 0, py::arg("is_fp8") = false, py::arg("shared") = 0,
+      py::arg("choices") = std::vector<double>(),
       "Simulates a launch of fused_moe tile by tile: duration_s, routed_s, tiles_s (when "
       "the first tasks begin and the last results are written) and busy, the part of the "
       "SMs' time between these in which they work. Seconds by rank: how much later it "
       "begins, and how long its SMs stand still in the middle. bulk_synchronous: the same "
       "tiles between two exchanges that wait for all ranks. hosts: as many ranks on each, and rows "
       "between them by each rank's NIC, which has nic_queue messages that are not acknowledged at "
-      "most (0: any number); most_outstanding is how many there were. Raises ValueError on shapes, "
-      "times, delays, ranks and networks that cannot be (sim/cost/moe_tiles.h).");
+      "most (0: any number); most_outstanding is how many there were. choices: that a token "
+      "chooses "
+      "each routed expert, rank after rank (none: all alike). Raises ValueError on shapes, "
+      "times, delays, ranks, networks and choices that cannot be (sim/cost/moe_tiles.h).");
   module.def(
       "moe_tile_tasks", &moe_tile_tasks, py::kw_only(), py::arg("tokens"), py::arg("hidden"),
       py::arg("ffn"), py::arg("experts"), py::arg("topk"), py::arg("activation") = 0,
@@ -301,6 +308,7 @@ void bind_tiles(py::module_& module) {
              py::arg("ffn"), py::arg("experts"), py::arg("topk"), py::arg("activation") = 0,
              py::arg("ranks") = 2, py::arg("times") = std::map<std::string, double>(),
              py::arg("jitter") = "supercomputer", py::arg("num_sms") = 132,
+             py::arg("choices") = std::vector<double>(),
              "on_time_s, median_s and p95_s of a layer whose ranks are late as published (jitter: "
              "supercomputer or vm): as one `kernel`, `stalled` in its middle as well, and "
              "`bulk_synchronous` (sim/cost/moe_stragglers.h). Raises ValueError as moe_tiles does, "

@@ -298,6 +298,7 @@ def moe_tiles(
     nic_queue: int = 0,
     is_fp8: bool = False,
     shared: int = 0,
+    choices: list[float] = ...,
 ) -> dict[str, float]: ...
 def moe_tile_tasks(
     *,
@@ -326,6 +327,7 @@ def moe_stragglers(
     times: dict[str, float] = ...,
     jitter: str = "supercomputer",
     num_sms: int = 132,
+    choices: list[float] = ...,
 ) -> dict[str, dict[str, float]]: ...
 def parse_seconds(text: str) -> float: ...
 def predict_validation(

@@ -202,16 +202,12 @@ def designs(model: str, *, tokens: int, **keys: Any) -> list[MoeLayer]:
 
 
 def persistent(model: str, *, tokens: int, **keys: Any) -> list[MoeLayer]:
-    """The layer as one kernel, or none where that does not take the model, its format or its placement, or tokens prefer
-    some experts: it is priced as if they chose all alike."""
+    """The layer as one kernel, or none where that does not take the model, its format or its placement."""
     return _persistent(model, tokens=tokens, **keys)[0]
 
 
 def _persistent(model: str, *, tokens: int, **keys: Any) -> tuple[list[MoeLayer], str]:
     """persistent(), and why it is left out where it is."""
-    load = keys.get("expert_load", "uniform")
-    if load not in ("uniform", "balanced"):
-        return [], f"it is priced as if tokens chose all experts alike, found expert_load {load}"
     alone = {**keys, "expert_comm": "all_to_all", "streams": 1, "chunks": 1}  # it sends rows itself, on one stream
     try:
         return [layer(model, tokens=tokens, design="persistent", **alone)], ""

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 #include <stdexcept>
 #include <variant>
 #include <vector>
@@ -284,10 +285,14 @@ void engine_factor_of_kernel(const PricedCall& call, Estimate& estimate) {
   if (own != call.options.kernel_times.end()) scale(estimate, own->second);
 }
 
-// Rows are of layers that drop nothing.
-void dropped_rows(const PricedCall& call, Estimate& estimate) {
-  if (call.dropping == nullptr) return;
-  scale(estimate, share_with_capacity(*call.dropping, call.device));
+// Rows are of layers that drop nothing, of tokens that choose all experts alike.
+void layer_rows(const PricedCall& call, Estimate& estimate) {
+  if (routed_role(call.op) != RoutedRole::kLayer) return;
+  const KernelOp& asked = call.dropping == nullptr ? call.op : *call.dropping;
+  std::span<const double> choices = call.options.slot_choices;
+  if (std::ssize(choices) != dim(asked.dims, "experts_total")) choices = {};  // of another model
+  if (call.dropping == nullptr && choices.empty()) return;
+  scale(estimate, share_of_tiles(asked, call.device, choices));
   estimate.basis = Basis::kRoofline;
   estimate.spread = std::max(kNearestSpread, call.spec.prior.spread);
 }
@@ -397,10 +402,11 @@ constexpr std::array kCorrections = {
     Correction{.name = "engine's kernel",
                .source = "engine profile, kernel_time: kernels",
                .of_kernel = engine_factor_of_kernel},
-    Correction{.name = "dropped rows",
-               .source = "capacity of a layer's experts: its tiles with and without "
-                         "(sim/cost/moe_tiles.h)",
-               .of_kernel = dropped_rows},
+    Correction{.name = "rows of a layer",
+               .source =
+                   "choices and capacity of a layer's experts: its tiles with them over those "
+                   "of all alike (sim/cost/moe_tiles.h)",
+               .of_kernel = layer_rows},
     Correction{.name = "dealt work",
                .source = "launch geometry of our own kernels; cuBLASLt's by "
                          "topologies/devices/h200-sxm/held_sms.csv",

@@ -188,6 +188,9 @@ struct CostOptions {
   // How often a token chooses each expert, the most chosen first; empty: all alike. Of grouped
   // gemms, whose tables have groups of about as many rows each.
   std::vector<double> expert_choices;
+  // That a token chooses the expert of each slot, rank after rank; empty: all alike. Of layers of
+  // experts in one launch, whose tables are of tokens that choose them so.
+  std::vector<double> slot_choices;
 };
 
 // What one correction of the list (sim/cost/corrections.h, sim/serve/step_corrections.h) did.

@@ -21,15 +21,19 @@ KernelOp without_capacity(KernelOp op) {
   return op;
 }
 
-double share_with_capacity(const KernelOp& op, const Device& device) {
+double share_of_tiles(const KernelOp& op, const Device& device, std::span<const double> choices) {
   FusedMoeShape shape = fused_moe_shape(op.dtype, op.dims);
   const MoeTileTimes times =
       moe_tile_times(shape.is_fp8, peak_flops(device, op.dtype), device.hbm_bandwidth);
-  const MoeTileOptions options{.num_sms = std::max(1, device.num_sms)};
+  MoeTileOptions options{.num_sms = std::max(1, device.num_sms),
+                         .choices = {choices.begin(), choices.end()}};
   const Seconds with = simulate_moe_tiles(shape, times, options).duration;
   shape.capacity_factor = 0;
+  // Alike, in the order of tasks that unlike ones are in.
+  std::ranges::fill(options.choices,
+                    static_cast<double>(shape.topk) / static_cast<double>(shape.experts));
   const Seconds without = simulate_moe_tiles(shape, times, options).duration;
-  return std::min(1.0, with / without);
+  return choices.empty() ? std::min(1.0, with / without) : with / without;
 }
 
 }  // namespace orrery

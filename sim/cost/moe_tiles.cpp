@@ -5,8 +5,10 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <queue>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "kernels/experts/fused_moe/buffers.h"
+#include "kernels/experts/fused_moe/task_order.h"
 #include "kernels/experts/grouped_gemm/tile_sizes.h"
 #include "sim/cost/nic_queue.h"
 #include "sim/cost/uniform_rows.h"
@@ -49,11 +52,13 @@ struct Task {
 
 class Layer {
  public:
-  // Of a rank that stands still for `stall`.
+  // Of `rank`, which stands still for `stall`.
   Layer(const FusedMoeShape& shape, const MoeTileTimes& times, const MoeTileOptions& options,
-        Seconds stall)
+        std::int64_t rank, Seconds stall)
       : shape_(shape),
         times_(times),
+        choices_(options.choices),
+        rank_(rank),
         order_(options.order),
         is_bulk_(options.is_bulk_synchronous),
         stall_(stall.value()),
@@ -150,10 +155,9 @@ class Layer {
   };
 
   void make_experts() {
-    const double mean = static_cast<double>(shape_.tokens * shape_.topk * shape_.ranks) /
-                        static_cast<double>(shape_.experts);
-    std::vector<std::int64_t> rows = rows_of_experts(own_experts_ - shape_.shared, mean);
+    std::vector<std::int64_t> rows = rows_of_experts(means_of_experts());
     for (std::int64_t& count : rows) count = taken_of(count);
+    set_moved_rows(rows);
     if (order_ == MoeTileOrder::kLongestFirst) std::ranges::sort(rows, std::greater<>());
     rows.insert(rows.begin(), static_cast<std::size_t>(shape_.shared), shape_.tokens);
     std::int64_t num_tiles = 0;
@@ -171,6 +175,38 @@ class Layer {
     for (const Gemm& gemm : layers_) {
       weights_.emplace_back(static_cast<std::size_t>(own_experts_ * gemm.tasks()));
     }
+  }
+  // Rows that choose the own routed experts on all ranks.
+  [[nodiscard]] std::vector<double> means_of_experts() const {
+    const auto own = static_cast<std::size_t>(own_experts_ - shape_.shared);
+    const std::int64_t tokens = shape_.tokens * shape_.ranks;
+    if (choices_.empty()) {
+      return std::vector<double>(
+          own, static_cast<double>(tokens * shape_.topk) / static_cast<double>(shape_.experts));
+    }
+    const auto first = choices_.begin() + static_cast<std::ptrdiff_t>(own) * rank_;
+    std::vector<double> means(first, first + static_cast<std::ptrdiff_t>(own));
+    for (double& mean : means) mean *= static_cast<double>(tokens);
+    return means;
+  }
+  // What the own tokens send, the larger of what they send to other ranks and of what comes from
+  // there, and what is added up for each row that the own experts, which have `rows`, make.
+  void set_moved_rows(std::span<const std::int64_t> rows) {
+    sent_rows_ = mean_rows(shape_, shape_.tokens);
+    const auto ranks = static_cast<double>(shape_.ranks);
+    if (choices_.empty()) return;
+    const std::int64_t capacity = capacity_of(shape_, shape_.tokens);
+    const auto tokens = static_cast<double>(shape_.tokens);
+    sent_rows_ = 0;
+    for (const double chosen : choices_) {
+      sent_rows_ += capacity >= shape_.tokens
+                        ? tokens * chosen
+                        : mean_at_most(tokens, chosen, static_cast<double>(capacity));
+    }
+    const double made = std::max(
+        1.0, static_cast<double>(std::accumulate(rows.begin(), rows.end(), std::int64_t{0})));
+    remote_rows_ = std::max(sent_rows_ - made / ranks, made * (ranks - 1) / ranks);
+    sums_of_row_ = sent_rows_ / made;
   }
   // Of rows that choose an expert on all ranks, those that it takes: as many as the mean says, of
   // rows that are dealt to the ranks by chance. How many it takes of each rank is left to that
@@ -197,10 +233,41 @@ class Layer {
       }
     }
   }
+  // Where experts have unlike rows: the kernel's own order, with so many tiles between the layers.
+  void make_uneven_tasks() {
+    std::vector<std::uint16_t> tile_start;
+    for (const Expert& expert : experts_) {
+      tile_start.push_back(static_cast<std::uint16_t>(expert.first_tile));
+    }
+    tile_start.push_back(static_cast<std::uint16_t>(missing_.size()));
+    const auto first_columns = static_cast<int>(layers_[0].tasks());
+    const int least = fused_moe::least_tiles_between(half_rounds_between(),
+                                                     static_cast<int>(sms_.size()), first_columns);
+    std::vector<std::uint8_t> waiting;
+    for (int expert = 0; expert < static_cast<int>(experts_.size()); ++expert) {
+      waiting.push_back(
+          static_cast<std::uint8_t>(fused_moe::experts_waiting(tile_start.data(), expert, least)));
+    }
+    const fused_moe::TaskOrder order(tile_start.data(), waiting.data(),
+                                     static_cast<int>(experts_.size()), first_columns,
+                                     static_cast<int>(layers_[1].tasks()));
+    fused_moe::TaskPlace place;
+    for (int i = 0; order.find(i, place); ++i) {
+      tasks_.push_back({.expert = place.expert,
+                        .tile = place.tile,
+                        .column = place.column,
+                        .layer = place.is_second ? 1 : 0});
+    }
+  }
+  // Of the blocks, between the layers of an expert (route_sm90.cuh).
+  [[nodiscard]] int half_rounds_between() const { return shape_.is_fp8 ? 8 : 3; }
+  // The fitted times are of as many experts between the layers, whatever the rows that chance
+  // leaves each.
   void make_tasks() {
+    if (!choices_.empty() && order_ == MoeTileOrder::kBehind) return make_uneven_tasks();
     const auto firsts = static_cast<std::int64_t>(missing_.size()) * layers_[0].tasks();
     const auto blocks = static_cast<std::int64_t>(sms_.size());
-    const std::int64_t halves = shape_.is_fp8 ? 8 : 3;  // of rounds of the blocks (route_sm90.cuh)
+    const std::int64_t halves = half_rounds_between();
     std::int64_t behind = std::min(
         1 + halves * blocks * own_experts_ / (2 * std::max<std::int64_t>(firsts, 1)), own_experts_);
     if (order_ == MoeTileOrder::kByLayer) behind = own_experts_;
@@ -218,11 +285,13 @@ class Layer {
     const auto topk = static_cast<double>(shape_.topk);
     const auto row = static_cast<double>(element_ * shape_.hidden);
     const auto shared = static_cast<double>(shape_.shared);
-    const double taken = mean_rows(shape_, shape_.tokens);
+    const double taken = sent_rows_;
     const double moved = (all * (1 + shared) + taken) * row;
     const auto others = static_cast<double>(shape_.ranks - 1);
     const auto near = static_cast<double>(ranks_of_host_ - 1);
-    const double remote = taken * row * near / static_cast<double>(shape_.ranks);
+    const double remote = remote_rows_ >= 0
+                              ? remote_rows_ * row
+                              : taken * row * near / static_cast<double>(shape_.ranks);
     const double counted =
         times_.launch.value() + times_.per_expert.value() * static_cast<double>(shape_.experts) +
         times_.per_token.value() * static_cast<double>(tokens) +
@@ -365,8 +434,9 @@ class Layer {
     const Expert& expert = expert_of(task);
     const std::int64_t rows = std::min(expert.rows - task.tile * expert.width, expert.width);
     const double bytes = kResult * static_cast<double>(kTileColumns * rows);
+    const double added = task.expert < shape_.shared ? bytes : sums_of_row_ * bytes;
     if (is_bulk_) {
-      kept_ += bytes;
+      kept_ += added;
       if (task.expert < shape_.shared) return;
       sent_ += bytes;
       if (nic_) kept_tasks_.push_back(task);
@@ -381,7 +451,7 @@ class Layer {
       there = returned_;
     }
     if (nic_ && goes_to_others) there = std::max(there, post_results(task, now_));
-    summed_ = std::max(summed_, there) + bytes / times_.sums.value();
+    summed_ = std::max(summed_, there) + added / times_.sums.value();
   }
 
   // To ranks on other hosts, a message for each that the tile has rows of; this is a rank of the
@@ -459,6 +529,11 @@ class Layer {
 
   const FusedMoeShape& shape_;
   const MoeTileTimes& times_;
+  std::span<const double> choices_;  // none: all alike
+  std::int64_t rank_ = 0;
+  double sent_rows_ = 0;     // of the own tokens
+  double remote_rows_ = -1;  // over the links; below 0: as all ranks are alike
+  double sums_of_row_ = 1;   // rows of the own tokens for each that the own experts make
   MoeTileOrder order_;
   bool is_bulk_ = false;
   double stall_ = 0;
@@ -471,8 +546,8 @@ class Layer {
   std::optional<NicQueue> nic_;  // of several hosts
   double accepted_ = 0;          // the last message of a task
   std::vector<Task> kept_tasks_;
-  double kept_ = 0;  // bytes of results that no exchange has sent yet
-  double sent_ = 0;  // of these, what goes to other ranks too
+  double kept_ = 0;  // bytes of results that are added up behind the exchange
+  double sent_ = 0;  // and that it sends to other ranks
   std::int64_t own_experts_ = 0;
   std::array<Gemm, 2> layers_;
   std::vector<Expert> experts_;
@@ -516,6 +591,21 @@ Seconds last_of(const char* name, const std::map<std::int64_t, Seconds>& delays,
   return last;
 }
 
+void require_choices(const FusedMoeShape& shape, const MoeTileOptions& options) {
+  if (options.choices.empty()) return;
+  const bool are_parts = std::ranges::all_of(
+      options.choices, [](double chosen) { return chosen >= 0 && chosen <= 1; });
+  if (!are_parts || std::ssize(options.choices) != shape.experts) {
+    throw std::invalid_argument("tiles of fused_moe: " + std::to_string(options.choices.size()) +
+                                " choices of " + std::to_string(shape.experts) +
+                                " experts, expected one from 0 to 1 for each");
+  }
+  if (options.network.hosts == 1) return;
+  throw std::invalid_argument("tiles of fused_moe: choices that prefer some experts on " +
+                              std::to_string(options.network.hosts) +
+                              " hosts, expected one host, or no choices");
+}
+
 }  // namespace
 
 std::string_view to_text(MoeTileOrder order) { return kOrders.at(static_cast<std::size_t>(order)); }
@@ -555,10 +645,16 @@ MoeLayerTime simulate_moe_tiles(const FusedMoeShape& shape, const MoeTileTimes& 
   }
   const Seconds begin = last_of("begin", options.delays.begin, shape.ranks);
   const Seconds longest = last_of("stall", options.delays.stall, shape.ranks);
-  MoeLayerTime found = Layer(shape, times, options, Seconds(0)).run();
-  if (longest > Seconds(0)) {
-    const MoeLayerTime stalled = Layer(shape, times, options, longest).run();
-    if (stalled.duration > found.duration) found = stalled;
+  require_choices(shape, options);
+  MoeLayerTime found;
+  const auto take_slower = [&](std::int64_t rank, Seconds stall) {
+    const MoeLayerTime one = Layer(shape, times, options, rank, stall).run();
+    if (one.duration > found.duration) found = one;
+  };
+  const std::int64_t unlike = options.choices.empty() ? 1 : shape.ranks;
+  for (std::int64_t rank = 0; rank < unlike; ++rank) {
+    take_slower(rank, Seconds(0));
+    if (longest > Seconds(0)) take_slower(rank, longest);
   }
   found.duration += begin;
   found.routed += begin;

@@ -11,9 +11,9 @@
 //   multiplying  while that is fetched, then results are written
 //   results      go over the links to the tokens' ranks, and are added up, in the order of tasks
 //
-// Ranks are alike but for their delays, and choose experts uniformly: rows of an expert are spread
-// as chance spreads them, and of a capacity each takes the mean of what chance leaves it. Left out:
-// clocks under the power limit beyond what the fitted times hold of it.
+// Ranks are alike but for their delays and the rows of their experts: these are what tokens choose
+// on average, spread as chance spreads them, and of a capacity each takes the mean of what chance
+// leaves it. Left out: clocks under the power limit beyond what the fitted times hold of it.
 
 #include <cstdint>
 #include <map>
@@ -100,6 +100,9 @@ struct MoeTileOptions {
   // last is written everywhere, and added up when all are there.
   bool is_bulk_synchronous = false;
   MoeNetwork network;
+  // That a token chooses the routed expert of each place, rank after rank, topk in all. Empty: all
+  // alike. Else the layer takes as long as its slowest rank, all of them on one host.
+  std::vector<double> choices;
   bool keeps_tasks = false;
 };
 
@@ -128,7 +131,8 @@ struct MoeLayerTime {
 
 // Deterministic. Throws std::invalid_argument for a shape without tokens or experts, experts that
 // do not divide over its ranks, ranks that do not divide over hosts, fewer than one SM, a rate that
-// is not positive, and a delay that is negative or of a rank that is not there.
+// is not positive, a delay that is negative or of a rank that is not there, and choices that are
+// not one in [0, 1] for each routed expert, or of ranks on several hosts.
 MoeLayerTime simulate_moe_tiles(const FusedMoeShape& shape, const MoeTileTimes& times,
                                 const MoeTileOptions& options = {});
 

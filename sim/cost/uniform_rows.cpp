@@ -31,17 +31,21 @@ std::int64_t rows_at(double mean, double below) {
 
 }  // namespace
 
-std::vector<std::int64_t> rows_of_experts(std::int64_t own, double mean) {
+std::vector<std::int64_t> rows_of_experts(std::span<const double> means) {
+  const std::int64_t own = std::ssize(means);
   std::int64_t stride = own * 5 / 8 | 1;
   while (std::gcd(stride, own) != 1) stride += 2;
-  std::vector<std::int64_t> rows(static_cast<std::size_t>(own));
+  std::vector<std::int64_t> rows(means.size());
   for (std::int64_t i = 0; i < own; ++i) {
-    rows[static_cast<std::size_t>(i * stride % own)] =
-        rows_at(mean, (static_cast<double>(i) + 0.5) / static_cast<double>(own));
+    const auto expert = static_cast<std::size_t>(i * stride % own);
+    const double below = (static_cast<double>(i) + 0.5) / static_cast<double>(own);
+    rows[expert] = rows_at(means[expert], below);
   }
   const bool has_any = std::ranges::any_of(rows, [](std::int64_t count) { return count > 0; });
-  if (!has_any)
-    rows.front() = std::max<std::int64_t>(1, std::llround(mean * static_cast<double>(own)));
+  if (has_any) return rows;
+  const double all = std::accumulate(means.begin(), means.end(), 0.0);
+  const auto most = std::ranges::max_element(means) - means.begin();
+  rows[static_cast<std::size_t>(most)] = std::max<std::int64_t>(1, std::llround(all));
   return rows;
 }
 

@@ -1,13 +1,15 @@
 #pragma once
 
-// Rows of experts that tokens choose uniformly, spread as chance spreads them.
+// Rows of experts, spread as chance spreads those of tokens that choose by themselves.
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace orrery {
 
-// Rows of each of `own` experts, `mean` on average, in no order of size; at least one row in all.
-std::vector<std::int64_t> rows_of_experts(std::int64_t own, double mean);
+// Rows of each expert, means[e] on average, whether more or less in no order of e; at least one row
+// in all. Of equal means as tokens that choose uniformly.
+std::vector<std::int64_t> rows_of_experts(std::span<const double> means);
 
 }  // namespace orrery

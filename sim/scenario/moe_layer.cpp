@@ -23,7 +23,8 @@ void add_work(MoeLayerResult& result) {
   }
 }
 
-std::optional<MoeKernel> kernel_of_layer(const Plan& plan, int rank, const MachineSpec& spec) {
+std::optional<MoeKernel> kernel_of_layer(const Plan& plan, int rank, const MachineSpec& spec,
+                                         const CostModel& cost) {
   const Device& device = spec.device;
   for (const Op& op : plan.ops()) {
     const auto* kernel = std::get_if<KernelOp>(&op.body);
@@ -40,6 +41,7 @@ std::optional<MoeKernel> kernel_of_layer(const Plan& plan, int rank, const Machi
                      .times = moe_tile_times(shape.is_fp8, device.dense_flops.at(kernel->dtype),
                                              device.hbm_bandwidth),
                      .num_sms = num_sms,
+                     .choices = cost.options().slot_choices,
                      .network = network_of(spec)};
   }
   return std::nullopt;
@@ -103,7 +105,7 @@ MoeLayerResult simulate_moe_layer(const Scenario& scenario, const MoeLayerReques
   result.activations = memory.activations;
   result.counts = count_ops(result.plan);
   add_work(result);
-  result.kernel = kernel_of_layer(result.plan, rank, scenario.machine_spec);
+  result.kernel = kernel_of_layer(result.plan, rank, scenario.machine_spec, cost);
   return result;
 }
 

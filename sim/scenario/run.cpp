@@ -161,11 +161,10 @@ std::vector<std::string> warnings_of(const Scenario& scenario) {
                        "chosen by least_loaded");
   }
   if (scenario.moe.design == MoeDesign::kPersistent &&
-      std::ranges::any_of(scenario.expert_drift.loads,
-                          [](const ExpertLoad& load) { return !load.shares.empty(); })) {
+      (scenario.expert_load.drift || scenario.moe.eplb)) {
     warnings.emplace_back(
-        "moe design persistent is priced as if tokens chose all experts alike: expert_load and "
-        "moe.experts change nothing of its layers' time");
+        "moe design persistent is priced by the expert_load and the moe.experts that a run begins "
+        "with: drift and eplb change nothing of its layers' time");
   }
   if (scenario.where.contains("search")) {
     warnings.emplace_back(

@@ -91,7 +91,7 @@ TEST(Corrections, ActInThisOrderAndNameTheirSources) {
                                              "power limit",
                                              "engine",
                                              "engine's kernel",
-                                             "dropped rows",
+                                             "rows of a layer",
                                              "dealt work",
                                              "fewer SMs",
                                              "arrivals",

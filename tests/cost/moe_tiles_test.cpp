@@ -284,7 +284,7 @@ TEST(MoeCapacity, IsPricedByTheRowsOfTheLayerWithoutAndTheTilesOfBoth) {
         EXPECT_GT(found.time, 0.4 * without.time) << percent;
         EXPECT_EQ(found.basis, Basis::kRoofline);
         EXPECT_DOUBLE_EQ(found.time / without.time,
-                         share_with_capacity(with(percent), machine.device()));
+                         share_of_tiles(with(percent), machine.device()));
         before = found.time;
       }
     }

@@ -28,7 +28,12 @@ def test_designs_differ_in_syncs_launches_and_memory() -> None:
 def test_one_kernel_stands_beside_the_designs_where_it_takes_the_model(capsys) -> None:
     assert [found.design for found in moe.designs("qwen3-30b-a3b", tokens=64)] == [*moe.DESIGNS, "persistent"]
     assert [found.design for found in moe.designs("qwen3-30b-a3b", tokens=64, weights="fp8")] == [*moe.DESIGNS, "persistent"]
-    assert moe.persistent("qwen3-30b-a3b", tokens=64, expert_load="{zipf: 1.2}") == []  # it has prices of even loads alone
+    (skewed,) = moe.persistent("qwen3-30b-a3b", tokens=16384, dp=2, ep=2, machine="hgx-h200", expert_load="{zipf: 1.0, seed: 3}")
+    (even,) = moe.persistent("qwen3-30b-a3b", tokens=16384, dp=2, ep=2, machine="hgx-h200")
+    assert skewed.duration_s > 1.02 * even.duration_s and skewed.roofline_share == 1  # by tiles, over rows of even loads
+    assert moe.late_rank(skewed, delay_s=50e-6).on_time_s > 1.02 * moe.late_rank(even, delay_s=50e-6).on_time_s
+    with pytest.raises(ValueError, match="2 hosts, expected one host"):
+        moe.on_hosts(moe.persistent("qwen3-30b-a3b", tokens=64, dp=2, ep=2, machine="h200-cluster", expert_load="{zipf: 1.0}")[0], hosts=2)
     assert cli.main(["moe", "qwen3-30b-a3b", "--tokens", "4096", "--dp", "2", "--ep", "2", "--machine", "hgx-h200"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["shuffling", "persistent"]
@@ -45,7 +50,8 @@ def test_one_kernel_stands_beside_the_designs_where_it_takes_the_model(capsys) -
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--expert-load", "{zipf: 1.0}"], "as if tokens chose all experts alike, found expert_load {zipf: 1.0}"),
+        (["--expert-load", "{zipf: 1.0}", "--dp", "2", "--ep", "2", "--redundant", "2", "--machine", "hgx-h200"],
+         "num_redundant_experts is 2, expected 0, or design shuffling"),
         (["--dp", "16", "--ep", "16", "--machine", "h200-cluster"], "ep is 16, expected at most 8"),
         (["--tp", "2", "--machine", "hgx-h200"], "tp is 2, expected 1"),
     ],
