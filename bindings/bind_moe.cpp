@@ -14,6 +14,7 @@
 #include "sim/cost/moe_stragglers.h"
 #include "sim/cost/moe_tiles.h"
 #include "sim/cost/symmetric_layout.h"
+#include "sim/parallel/link_placement.h"
 #include "sim/scenario/moe_layer.h"
 #include "sim/units/parse.h"
 
@@ -255,6 +256,45 @@ py::dict tiles_of(const MoeLayerResult& result) {
   return found;
 }
 
+template <typename Quantity>
+std::vector<std::vector<Quantity>> matrix_of(const std::vector<std::vector<double>>& values) {
+  std::vector<std::vector<Quantity>> matrix;
+  for (const std::vector<double>& row : values) matrix.emplace_back(row.begin(), row.end());
+  return matrix;
+}
+py::dict experts_by_links(const std::vector<double>& choices,
+                          const std::vector<std::vector<double>>& latency,
+                          const std::vector<std::vector<double>>& rate, std::int64_t tokens,
+                          double sent_row, double returned_row, double row, double expert,
+                          bool overlaps, std::int64_t num_redundant, const std::string& order) {
+  const BlockLinks links{.latency = matrix_of<Seconds>(latency),
+                         .rate = matrix_of<BytesPerSecond>(rate)};
+  const ExpertWork work{.tokens = tokens,
+                        .sent_row = Bytes(sent_row),
+                        .returned_row = Bytes(returned_row),
+                        .row = Seconds(row),
+                        .expert = Seconds(expert),
+                        .overlaps = overlaps};
+  const std::int64_t blocks = std::ssize(rate);
+  if (order != "in_order" && order != "balanced" && order != "by_links") {
+    throw std::invalid_argument("order is \"" + order +
+                                "\", expected in_order, balanced or by_links");
+  }
+  ExpertPlacement placed = order == "in_order"
+                               ? placement_in_order(std::ssize(choices), num_redundant, blocks)
+                               : balance_experts(choices, num_redundant, blocks);
+  if (order == "by_links") placed = place_by_links(std::move(placed), choices, links, work);
+  std::vector<double> times;
+  for (const Seconds time : block_times(placed, choices, links, work)) {
+    times.push_back(time.value());
+  }
+  py::dict found;
+  found["expert_of_slot"] = placed.expert_of_slot;
+  found["choices"] = block_choices(placed, choices);
+  found["times_s"] = times;
+  return found;
+}
+
 // The kernel that is a layer: its memory and its tiles.
 void bind_tiles(py::module_& module) {
   module.def(
@@ -313,6 +353,19 @@ void bind_tiles(py::module_& module) {
              "supercomputer or vm): as one `kernel`, `stalled` in its middle as well, and "
              "`bulk_synchronous` (sim/cost/moe_stragglers.h). Raises ValueError as moe_tiles does, "
              "and for fewer than two ranks.");
+  module.def(
+      "experts_by_links", &experts_by_links, py::kw_only(), py::arg("choices"),
+      py::arg("latency_s"), py::arg("rate_bytes_per_s"), py::arg("tokens"),
+      py::arg("sent_row_bytes"), py::arg("returned_row_bytes"), py::arg("row_s"),
+      py::arg("expert_s"), py::arg("overlaps") = true, py::arg("num_redundant") = 0,
+      py::arg("order") = "by_links",
+      "Experts placed by the links between ranks (sim/parallel/link_placement.h), or by `order` "
+      "in_order or balanced: expert_of_slot, and of each rank `choices` of a token that fall on it "
+      "and times_s. `choices`: that a token chooses each expert; latency_s and rate_bytes_per_s "
+      "[from][to] of each two ranks; `tokens` of each rank; a row to an expert and its result in "
+      "bytes; row_s of products of a row, expert_s of reading an expert's weights; overlaps: rows "
+      "go back while others still come. Raises ValueError on links, loads and orders that cannot "
+      "be.");
   module.def(
       "parse_seconds", [](const std::string& text) { return parse_seconds(text).value(); },
       py::arg("text"), "Seconds of a text with a unit, \"50 us\". Raises ValueError.");

@@ -315,6 +315,20 @@ def moe_tile_tasks(
     is_fp8: bool = False,
     shared: int = 0,
 ) -> dict[str, Any]: ...
+def experts_by_links(
+    *,
+    choices: list[float],
+    latency_s: list[list[float]],
+    rate_bytes_per_s: list[list[float]],
+    tokens: int,
+    sent_row_bytes: float,
+    returned_row_bytes: float,
+    row_s: float,
+    expert_s: float,
+    overlaps: bool = True,
+    num_redundant: int = 0,
+    order: str = "by_links",
+) -> dict[str, Any]: ...
 def moe_stragglers(
     *,
     tokens: int,

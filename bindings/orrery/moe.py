@@ -170,7 +170,7 @@ def layer(
 
     `weights` is the format of weights and activations: bf16, or fp8 with scales by row. `expert_load` is
     uniform, power_law_1.2 ..., "{zipf: 1.0}" or "{trace: FILE}"; `experts` is in_order, balanced or
-    balanced_on_nodes, for ep above 1. With `chunks` above 1 a rank's tokens are cut into as many parts, of which
+    balanced_on_nodes or by_links, for ep above 1. With `chunks` above 1 a rank's tokens are cut into as many parts, of which
     one computes while others are on their way. Other keys of a scenario as `overrides`.
     Raises ScenarioError, and ValueError as of_scenario does.
     """
@@ -399,7 +399,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for ways in ("dp", "tp", "ep"):
         parser.add_argument(f"--{ways}", type=whole_number(1, 10**6), default=1, metavar="N")
     parser.add_argument("--expert-comm", metavar="C", help="with dp above 1: eager, copies, graph, dedup, dedup_graph (eager)")
-    parser.add_argument("--experts", default="in_order", help="with ep above 1: balanced, balanced_on_nodes (in_order)")
+    parser.add_argument("--experts", default="in_order", help="with ep above 1: balanced, balanced_on_nodes, by_links (in_order)")
     parser.add_argument("--redundant", type=whole_number(0, 10**6), default=0, metavar="N", help="copies of experts chosen most (0)")
     parser.add_argument("--straggler-delay", type=seconds, metavar="T", help="one rank late by T, as 50us: what design persistent loses, simulated")
     parser.add_argument("--straggler-rank", type=int, default=0, metavar="N", help="which is late (0)")

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <span>
@@ -22,19 +21,13 @@ namespace orrery {
 // machine, are built. Whole NVLink domains, in which no route or rate depends on how many there
 // are.
 MachineSpec simulated_part(const Scenario& scenario) {
-  MachineSpec spec = scenario.machine_spec;
   std::int64_t needed = num_ranks(scenario.mesh);
   if (scenario.ffn) needed -= num_ffn_ranks(scenario.mesh);
   if (scenario.disaggregation && !scenario.disaggregation->has_two_machines) {
     needed = num_gpus(scenario.disaggregation->prefill.placement) +
              num_gpus(scenario.disaggregation->decode.placement);
   }
-  const std::int64_t domain =
-      std::max(1, std::lcm(topology_kind(spec.kind).nvlink_domain_size(spec),
-                           std::min(spec.gpus_per_node, spec.num_gpus)));
-  const std::int64_t whole = (needed + domain - 1) / domain * domain;
-  spec.num_gpus = static_cast<int>(std::min<std::int64_t>(spec.num_gpus, whole));
-  return spec;
+  return machine_part(scenario.machine_spec, needed);
 }
 
 Scenario ffn_alone(const Scenario& scenario) {

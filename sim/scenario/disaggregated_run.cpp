@@ -26,22 +26,14 @@ Scenario side_of(const Scenario& scenario, const SidePlacement& side, std::strin
   return own;
 }
 
-// Empty when the machine has no such table of its own.
-std::filesystem::path transfer_table(const Scenario& scenario, const char* name) {
-  if (scenario.collective_tables.empty() || !scenario.collective_tables.front().is_own) {
-    return {};
-  }
-  std::filesystem::path file = scenario.collective_tables.front().path / "links" / name;
-  return std::filesystem::exists(file) ? file : std::filesystem::path();
-}
-
 // Of the machine's own tables; empty without any.
 TransferTime measured_time(const Scenario& scenario, Bytes piece) {
   TransferTime time;
-  if (const auto file = transfer_table(scenario, "kv_transfer.csv"); !file.empty()) {
+  if (const auto file = links_table(scenario.collective_tables, "kv_transfer.csv"); !file.empty()) {
     time.points = read_transfer_points(file, piece);
   }
-  if (const auto file = transfer_table(scenario, "kv_transfer_served.csv"); !file.empty()) {
+  if (const auto file = links_table(scenario.collective_tables, "kv_transfer_served.csv");
+      !file.empty()) {
     const ServedTransfers served = read_served_transfers(file);
     time.start = served.start;
     time.beside_steps = served.time_ratio;

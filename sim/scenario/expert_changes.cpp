@@ -7,6 +7,7 @@
 
 #include "sim/parallel/expert_moves.h"
 #include "sim/scenario/assembly.h"
+#include "sim/scenario/expert_site.h"
 #include "sim/serve/expert_links.h"
 
 namespace orrery {
@@ -22,16 +23,19 @@ std::vector<std::int64_t> nodes_of_blocks(const Machine& machine,
   return nodes;
 }
 
+ExpertSite site_of(const Scenario& side) {
+  return expert_site(side, side, side.mesh, side.precision);
+}
+
 void add_eplb(const Scenario& side, const Machine& machine, ExpertChanges& changes) {
   const ModelConfig& model = side.model_config;
-  const int gpus_per_node = side.machine_spec.gpus_per_node;
   changes.eplb = side.moe.eplb;
   changes.expert = expert_bytes(model, lowering_options(side));
   changes.num_layers = num_routed_layers(model);
   changes.stage_layers = most_routed_layers(model, side.mesh.pp);
   changes.place = [model, mesh = side.mesh, spec = side.moe,
-                   gpus_per_node](std::span<const double> choices) {
-    return rebalanced(choices, spec, model, mesh, gpus_per_node);
+                   site = site_of(side)](std::span<const double> choices) {
+    return rebalanced(choices, spec, model, mesh, site);
   };
   std::vector<std::vector<int>> ranks = ranks_of_blocks(model, side.mesh);
   std::vector<std::int64_t> nodes = nodes_of_blocks(machine, ranks);
@@ -55,9 +59,9 @@ ExpertChanges expert_changes(const Scenario& side, const Machine& machine) {
   ExpertChanges changes{.drift = side.expert_drift};
   changes.drift.seed = side.seed;
   const bool is_apart = side.mesh.ep > 1;
-  changes.first = is_apart ? first_placement(side.expert_shares, side.moe, model, side.mesh,
-                                             side.machine_spec.gpus_per_node)
-                           : placement_in_order(model.num_experts, 0, 1);
+  changes.first =
+      is_apart ? first_placement(side.expert_shares, side.moe, model, side.mesh, site_of(side))
+               : placement_in_order(model.num_experts, 0, 1);
   if (side.moe.eplb && is_apart) add_eplb(side, machine, changes);
   return changes;
 }

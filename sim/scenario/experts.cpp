@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sim/parallel/rewrite.h"
+#include "sim/scenario/expert_site.h"
 
 namespace orrery {
 
@@ -184,14 +185,16 @@ void check_changes(const Reader& root, const Scenario& scenario) {
 
 // Which slots the ranks of each mesh hold.
 void place_experts(Scenario& scenario) {
-  const auto place = [&](Mesh& mesh, const MachineSetting& setting) {
+  const auto place = [&](Mesh& mesh, const MachineSetting& setting, const Precision& precision) {
     place_experts(scenario.expert_shares, scenario.moe, scenario.model_config,
-                  setting.machine_spec.gpus_per_node, mesh);
+                  expert_site(scenario, setting, mesh, precision), mesh);
   };
-  place(scenario.mesh, ffn_setting(scenario));
+  place(scenario.mesh, ffn_setting(scenario), scenario.precision);
   if (scenario.disaggregation) {
-    place(scenario.disaggregation->prefill.placement.mesh, prefill_setting(scenario));
-    place(scenario.disaggregation->decode.placement.mesh, scenario);
+    const std::vector<Precision> precisions = precisions_of(scenario);
+    place(scenario.disaggregation->prefill.placement.mesh, prefill_setting(scenario),
+          precisions.front());
+    place(scenario.disaggregation->decode.placement.mesh, scenario, precisions.back());
   }
 }
 

@@ -65,8 +65,8 @@ inline constexpr std::array<std::string_view, 4> kExpertLoadNames = {
 // The first: what the engine of the tables ran; then kMoeBackends (sim/cost/cost.h).
 inline constexpr std::array<std::string_view, 5> kMoeBackendNames = {"auto", "cutlass", "deepgemm",
                                                                      "marlin", "triton"};
-inline constexpr std::array<std::string_view, 3> kExpertOrderNames = {"in_order", "balanced",
-                                                                      "balanced_on_nodes"};
+inline constexpr std::array<std::string_view, 4> kExpertOrderNames = {
+    "in_order", "balanced", "balanced_on_nodes", "by_links"};
 inline constexpr std::array<std::string_view, 4> kTimeUnits = {"s", "ms", "us", "ns"};
 
 inline constexpr std::string_view kScenarioSection = "scenario";

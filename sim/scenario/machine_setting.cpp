@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -130,6 +131,15 @@ void read_provider(const Reader& place, const YamlNode& root,
 }
 
 }  // namespace
+
+MachineSpec machine_part(MachineSpec spec, std::int64_t num_gpus) {
+  const std::int64_t domain =
+      std::max(1, std::lcm(topology_kind(spec.kind).nvlink_domain_size(spec),
+                           std::min(spec.gpus_per_node, spec.num_gpus)));
+  const std::int64_t whole = (num_gpus + domain - 1) / domain * domain;
+  spec.num_gpus = static_cast<int>(std::min<std::int64_t>(spec.num_gpus, whole));
+  return spec;
+}
 
 bool side_has(const YamlNode& root, std::string_view side, std::string_view key) {
   const YamlNode* found = find_side(root, side);

@@ -8,6 +8,7 @@
 //     decode: {machine: hgx-h200, tp: 8, cost: {usd_per_gpu_hour: 3}}
 //     transfer: {rate: 50 GB/s}
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -43,6 +44,9 @@ struct FfnSide {
   std::optional<BytesPerSecond> rate;
   std::optional<Seconds> latency;
 };
+
+// The part of a machine that so many GPUs lie on, in whole nodes and NVLink domains.
+MachineSpec machine_part(MachineSpec spec, std::int64_t num_gpus);
 
 // Sides of a disaggregated service, as keys of `disaggregation`, and the FFNs of `placement`.
 inline constexpr std::string_view kPrefillSide = "prefill";

@@ -186,4 +186,10 @@ std::vector<CollectiveDirectory> collective_directories(const fs::path& topologi
   return found;
 }
 
+fs::path links_table(std::span<const CollectiveDirectory> tables, std::string_view name) {
+  if (tables.empty() || !tables.front().is_own) return {};
+  fs::path file = tables.front().path / "links" / name;
+  return fs::exists(file) ? file : fs::path();
+}
+
 }  // namespace orrery

@@ -4,6 +4,7 @@
 // the machine, then what may stand in for it (Origin in sim/cost/cost.h).
 
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,5 +57,10 @@ std::string default_provider(const std::filesystem::path& topologies, const Devi
 std::vector<CollectiveDirectory> collective_directories(const std::filesystem::path& topologies,
                                                         const MachineSpec& spec,
                                                         const std::filesystem::path& own);
+
+// The table of links `name` ("nvlink.csv") of the machine's own directory; empty where the first of
+// `tables` is another machine's, or has none.
+std::filesystem::path links_table(std::span<const CollectiveDirectory> tables,
+                                  std::string_view name);
 
 }  // namespace orrery

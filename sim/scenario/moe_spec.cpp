@@ -226,31 +226,39 @@ bool has_host_syncs(const MoeSpec& spec, const Mesh& mesh) {
 }
 
 ExpertPlacement first_placement(const ExpertLoad& load, const MoeSpec& spec,
-                                const ModelConfig& model, const Mesh& mesh, int gpus_per_node) {
+                                const ModelConfig& model, const Mesh& mesh,
+                                const ExpertSite& site) {
   if (spec.experts == ExpertOrder::kInOrder) {
     return placement_in_order(model.num_experts, mesh.num_redundant_experts, mesh.ep);
   }
   return rebalanced(choice_probabilities(load, model.num_experts, model.num_experts_per_tok), spec,
-                    model, mesh, gpus_per_node);
+                    model, mesh, site);
 }
 
 ExpertPlacement rebalanced(std::span<const double> choices, const MoeSpec& spec,
-                           const ModelConfig& model, const Mesh& mesh, int gpus_per_node) {
-  const bool goes_by_nodes =
-      spec.experts == ExpertOrder::kBalancedOnNodes ||
-      (spec.experts == ExpertOrder::kInOrder && divides_on_nodes(model, mesh, gpus_per_node));
-  return goes_by_nodes ? on_nodes(choices, model, mesh, gpus_per_node)
-                       : balance_experts(choices, mesh.num_redundant_experts, mesh.ep);
+                           const ModelConfig& model, const Mesh& mesh, const ExpertSite& site) {
+  const int gpus = site.gpus_per_node;
+  const bool is_by_links = spec.experts == ExpertOrder::kByLinks;
+  const bool may_go_by_nodes =
+      spec.experts == ExpertOrder::kInOrder || (is_by_links && model.topk_group < model.n_group);
+  const bool goes_by_nodes = spec.experts == ExpertOrder::kBalancedOnNodes ||
+                             (may_go_by_nodes && divides_on_nodes(model, mesh, gpus));
+  ExpertPlacement placed = goes_by_nodes
+                               ? on_nodes(choices, model, mesh, gpus)
+                               : balance_experts(choices, mesh.num_redundant_experts, mesh.ep);
+  if (!is_by_links) return placed;
+  return place_by_links(std::move(placed), choices, site.links, site.work,
+                        goes_by_nodes ? num_nodes(mesh, gpus) : 1);
 }
 
 void place_experts(const ExpertLoad& load, const MoeSpec& spec, const ModelConfig& model,
-                   int gpus_per_node, Mesh& mesh) {
+                   const ExpertSite& site, Mesh& mesh) {
   mesh.expert_load = load;
   mesh.expert_of_slot.clear();
   if (mesh.num_redundant_experts == 0 && (mesh.ep == 1 || spec.experts == ExpertOrder::kInOrder)) {
     return;
   }
-  ExpertPlacement placement = first_placement(load, spec, model, mesh, gpus_per_node);
+  ExpertPlacement placement = first_placement(load, spec, model, mesh, site);
   mesh.expert_load = placed_load(placement, load, model.num_experts, model.num_experts_per_tok);
   mesh.expert_of_slot = std::move(placement.expert_of_slot);
 }

@@ -13,14 +13,15 @@
 #include "sim/model/expert_load.h"
 #include "sim/model/model.h"
 #include "sim/parallel/expert_placement.h"
+#include "sim/parallel/link_placement.h"
 #include "sim/parallel/parallel.h"
 #include "sim/scenario/reader.h"
 #include "sim/serve/expert_balance.h"
 
 namespace orrery {
 
-// Which rank holds which routed experts (sim/parallel/expert_placement.h).
-enum class ExpertOrder : std::uint8_t { kInOrder, kBalanced, kBalancedOnNodes };
+// Which rank holds which routed experts (sim/parallel/expert_placement.h, link_placement.h).
+enum class ExpertOrder : std::uint8_t { kInOrder, kBalanced, kBalancedOnNodes, kByLinks };
 
 // `moe: {design: shuffling, streams: 2, chunks: 2}`, of a scenario or a profile.
 struct MoeSpec {
@@ -74,18 +75,27 @@ struct ExpertLoadSpec {
 ExpertLoadSpec read_expert_load(const Reader& reader, std::string_view key);
 std::string to_yaml(const ExpertLoadSpec& spec);
 
-// Sets which experts and copies the slots of `mesh` hold (Mesh::expert_of_slot), and their load;
-// nodes hold `gpus_per_node` ranks. Throws std::invalid_argument when experts cannot be placed so
-// (nodes that do not divide groups of experts, ...).
+// What lies between the ranks that hold the experts of a mesh.
+struct ExpertSite {
+  int gpus_per_node = 8;
+  // Of experts by_links alone: those of blocks of experts, and what a layer does with a step.
+  BlockLinks links;
+  ExpertWork work;
+};
+
+// Sets which experts and copies the slots of `mesh` hold (Mesh::expert_of_slot), and their load.
+// Throws std::invalid_argument when experts cannot be placed so (nodes that do not divide groups of
+// experts, ...).
 void place_experts(const ExpertLoad& load, const MoeSpec& spec, const ModelConfig& model,
-                   int gpus_per_node, Mesh& mesh);
+                   const ExpertSite& site, Mesh& mesh);
 // Where `mesh` holds them at the start. Throws likewise.
 ExpertPlacement first_placement(const ExpertLoad& load, const MoeSpec& spec,
-                                const ModelConfig& model, const Mesh& mesh, int gpus_per_node);
+                                const ModelConfig& model, const Mesh& mesh, const ExpertSite& site);
 // Where a rebalance puts them by how often each is chosen: on nodes where spec.experts says so, and
-// from in_order where nodes, groups and copies let it, as vLLM and SGLang do; else on one level.
+// from in_order where nodes, groups and copies let it, as vLLM and SGLang do; by_links likewise
+// where a token chooses within a part of the groups, and then by the links; else on one level.
 ExpertPlacement rebalanced(std::span<const double> choices, const MoeSpec& spec,
-                           const ModelConfig& model, const Mesh& mesh, int gpus_per_node);
+                           const ModelConfig& model, const Mesh& mesh, const ExpertSite& site);
 
 // Loads of the model's experts, of which one stays where nothing drifts; a trace is looked for
 // beside the scenario, then under `root`. Throws std::invalid_argument on a malformed or missing
