@@ -33,6 +33,7 @@ std::vector<py::dict> step_dicts(const ValidationPrediction& prediction) {
     py::dict found;
     found["name"] = step.name;
     found["mode"] = std::string(to_text(step.mode));
+    found["layers"] = step.layers ? step.layers->count : 0;
     found["duration_s"] = step.duration.value();
     found["low_s"] = step.low.value();
     found["high_s"] = step.high.value();

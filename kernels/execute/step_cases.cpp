@@ -53,7 +53,35 @@ std::int64_t largest(const Plan& plan, std::string_view axis_name) {
   return most;
 }
 
+// That a plan is what its step says, so that it is not run as something else.
+void check_plan(const StepCase& one) {
+  if (one.step.mode == LaunchMode::kMegakernel) {
+    try {
+      megakernel::require_runs(one.plan);
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(std::string(error.what()) + "; or mode graph");
+    }
+  }
+  if (!one.step.layers) return;
+  if (!is_layer_plan(one.plan)) {
+    throw std::invalid_argument("found layers, but the plan is a whole step's");
+  }
+  if (std::ssize(one.plan.ops()) % one.step.layers->count != 0) {
+    throw std::invalid_argument(
+        "found " + std::to_string(one.step.layers->count) + " layers, but the plan has " +
+        std::to_string(one.plan.ops().size()) + " ops; expected as many in each layer");
+  }
+}
+
 }  // namespace
+
+std::int64_t num_tokens(const StepCase& one) {
+  return one.step.layers ? one.step.layers->tokens : num_tokens(one.step.batch);
+}
+
+int num_layers(const StepCase& one) {
+  return one.step.layers ? static_cast<int>(one.step.layers->count) : 0;
+}
 
 std::vector<StepCase> read_step_cases(const fs::path& directory,
                                       std::span<const std::string> only) {
@@ -66,12 +94,10 @@ std::vector<StepCase> read_step_cases(const fs::path& directory,
     StepCase& one = cases.emplace_back(StepCase{.name = name,
                                                 .step = read_step(steps / (name + ".step")),
                                                 .plan = read_plan(steps / (name + ".plan"))});
-    if (one.step.mode != LaunchMode::kMegakernel) continue;
     try {
-      megakernel::require_runs(one.plan);
+      check_plan(one);
     } catch (const std::invalid_argument& error) {
-      throw std::invalid_argument((steps / (name + ".step")).string() + ": " + error.what() +
-                                  "; or mode graph");
+      throw std::invalid_argument((steps / (name + ".step")).string() + ": " + error.what());
     }
   }
   return cases;
@@ -85,6 +111,7 @@ StepLimits limits_of(std::span<const StepCase> cases, std::int32_t block_size, i
                      bool overlaps_halves) {
   StepLimits limits;
   for (const StepCase& one : cases) {
+    if (one.step.layers) continue;
     const Batch& batch = one.step.batch;
     limits.rows = std::max({limits.rows, num_tokens(batch), largest(one.plan, axis::kTokens)});
     limits.sequences =

@@ -21,13 +21,18 @@ struct StepCase {
   StepFile step;
   Plan plan;
 };
+// New ones, of all ranks together.
+std::int64_t num_tokens(const StepCase& one);
+// Layers of experts by themselves that run in a row; 0 of a step.
+int num_layers(const StepCase& one);
 
 // All steps of DIR by name, or those of `only` in its order. Throws std::invalid_argument naming
-// file and line when one is missing or malformed, or when there is none.
+// file and line when one is missing or malformed, layers are no layers or not so many, or when
+// there is none.
 std::vector<StepCase> read_step_cases(const std::filesystem::path& directory,
                                       std::span<const std::string> only = {});
 
-// The most that any of the steps needs.
+// The most that any of the steps needs, layers left out.
 struct StepLimits {
   std::int64_t rows = 0;  // those of its plan, which may be padded
   std::int64_t sequences = 0;

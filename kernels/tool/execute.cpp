@@ -1,5 +1,5 @@
-// orrery-gpu execute: runs the prepared steps of a directory on the GPUs here and writes their
-// times, spans and memory to DIR/executed.
+// orrery-gpu execute: runs the prepared steps of a directory, and its layers of experts by
+// themselves, on the GPUs here and writes their times, spans and memory to DIR/executed.
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +14,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/devices.h"
@@ -22,6 +23,7 @@
 #include "kernels/execute/executed_files.h"
 #include "kernels/execute/executor.h"
 #include "kernels/execute/interrupt.h"
+#include "kernels/execute/layer_inputs.h"
 #include "kernels/execute/rank_batches.h"
 #include "kernels/execute/rank_error.h"
 #include "kernels/execute/rank_program.h"
@@ -32,6 +34,7 @@
 #include "kernels/tool/commands.h"
 #include "kernels/tool/environment.h"
 #include "kernels/tool/executor_setup.h"
+#include "kernels/tool/late_ranks.h"
 #include "kernels/tool/layer_row.h"
 #include "kernels/tool/processes.h"
 #include "kernels/tool/run_faults.h"
@@ -60,6 +63,7 @@ struct Options {
   std::optional<std::int64_t> num_kv_blocks;  // per rank, in place of the deployment's
   bool only_nccl = false;
   bool checks_finite = false;
+  LateRanks late;  // of layers by themselves
   FaultOptions faults;
 };
 
@@ -83,6 +87,7 @@ Options parse(std::span<const std::string_view> arguments) {
       {"--num-kv-blocks", [&](const Value& value) { options.num_kv_blocks = value.whole(1); }},
       {"--only-nccl", [&] { options.only_nccl = true; }},
       {"--check-finite", [&] { options.checks_finite = true; }}};
+  for (Option& option : late_options(options.late)) known.push_back(std::move(option));
   for (Option& option : fault_options(options.faults)) known.push_back(std::move(option));
   options.directory = read_arguments("execute", arguments, known, kPreparedDirectory);
   return options;
@@ -118,8 +123,27 @@ std::int32_t tokens_of_block(const Deployment& deployment) {
   return static_cast<std::int32_t>(deployment.engine.block_size) * deployment.mesh.cp;
 }
 
-ExecutorSetup setup_of(const Deployment& deployment, std::span<const StepCase> cases,
-                       const Options& options) {
+// Cases that one executor runs.
+struct CaseGroup {
+  std::vector<StepCase> cases;
+  bool has_layers = false;  // by themselves, else steps
+};
+
+// Layers first: their executor is soon there again for their traces, which come last.
+std::vector<CaseGroup> grouped(std::vector<StepCase> cases) {
+  CaseGroup layers{.has_layers = true};
+  CaseGroup steps;
+  for (StepCase& one : cases) {
+    (one.step.layers ? layers : steps).cases.push_back(std::move(one));
+  }
+  std::vector<CaseGroup> groups;
+  if (!layers.cases.empty()) groups.push_back(std::move(layers));
+  if (!steps.cases.empty()) groups.push_back(std::move(steps));
+  return groups;
+}
+
+ExecutorSetup setup_of_steps(const Deployment& deployment, std::span<const StepCase> cases,
+                             const Options& options) {
   const auto block_size = static_cast<std::int32_t>(deployment.engine.block_size);
   const std::int32_t block_tokens = tokens_of_block(deployment);
   const Mesh& mesh = deployment.mesh;
@@ -131,8 +155,8 @@ ExecutorSetup setup_of(const Deployment& deployment, std::span<const StepCase> c
                                 " on a rank; there are " + std::to_string(blocks));
   }
   const RankGrid grid = rank_grid(deployment.mesh);
-  const auto largest = std::ranges::max_element(
-      cases, {}, [](const StepCase& one) { return num_tokens(one.step.batch); });
+  const auto largest =
+      std::ranges::max_element(cases, {}, [](const StepCase& one) { return num_tokens(one); });
   return {.plan = largest->plan,
           .grid = grid,
           .numbers = model_numbers(deployment, limits.context),
@@ -143,11 +167,20 @@ ExecutorSetup setup_of(const Deployment& deployment, std::span<const StepCase> c
           .kv_dtype = deployment.lowering.precision.kv_cache,
           .max_tokens = limits.rows,
           .max_sequences = limits.sequences,
-          .max_model_len = limits.context,
-          .only_nccl = options.only_nccl,
-          .watch_limit = options.faults.limit,
-          .fault = options.faults.fault,
-          .processes = processes()};
+          .max_model_len = limits.context};
+}
+
+ExecutorSetup setup_of(const Deployment& deployment, const CaseGroup& group,
+                       const Options& options) {
+  ExecutorSetup setup = group.has_layers
+                            ? layers_setup(deployment, group.cases,
+                                           devices_for(options, rank_grid(deployment.mesh).size()))
+                            : setup_of_steps(deployment, group.cases, options);
+  setup.only_nccl = options.only_nccl;
+  setup.watch_limit = options.faults.limit;
+  setup.fault = options.faults.fault;
+  setup.processes = processes();
+  return setup;
 }
 
 // Cached tokens that no prefill has computed: any finite values take the same time, but where
@@ -229,7 +262,7 @@ class StepRunner {
   StepRunner(const Options& options, const Deployment& deployment, std::vector<StepCase> cases)
       : options_(options),
         deployment_(deployment),
-        cases_(std::move(cases)),
+        groups_(grouped(std::move(cases))),
         files_(results_directory(options)),
         watch_(run_watch_setup(options.faults, [this](const std::string& status) {
           write_failure(options_.directory, status);
@@ -247,6 +280,7 @@ class StepRunner {
     try {
       run_all();
     } catch (const std::exception& error) {
+      executor_.reset();  // before the last word
       write_failure(options_.directory, failure_status(error));
       throw;
     }
@@ -255,37 +289,74 @@ class StepRunner {
 
  private:
   void run_all() {
-    ExecutorSetup setup = setup_of(deployment_, cases_, options_);
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      start(groups_[i]);
+      if (i == 0) {
+        std::printf("%-34s %5s %12s %8s %12s\n", "step", "runs", "median_us", "spread",
+                    "device_us");
+      }
+      for_each_case("", groups_[i], [&](const StepCase& one) { time_case(one); });
+      // Graphs and workspace are there now, and recording takes memory of its own.
+      if (groups_[i].has_layers) continue;
+      in_phase(RunPhase::kResults, [&] { add_memory(files_, *executor_); });
+    }
+    // Again: clocks are those under load.
+    in_phase(RunPhase::kResults, [&] { write_environment(); });
+    trace_all();
+    in_phase(RunPhase::kTeardown, [&] { executor_.reset(); });
+    in_phase(RunPhase::kResults, [&] {
+      write_line_counts(results_directory(options_));
+      files_.write_status("complete");
+    });
+  }
+
+  // All times come before the first trace: recording slows every launch from then on.
+  void trace_all() {
+    for (CaseGroup& group : groups_) {
+      std::erase_if(group.cases, [&](const StepCase& one) { return !is_traced(one); });
+    }
+    bool is_first = true;
+    for (auto group = groups_.rbegin(); group != groups_.rend(); ++group) {
+      if (group->cases.empty()) continue;
+      start(*group);
+      if (std::exchange(is_first, false)) std::printf("\n%-34s %12s\n", "step", "busy_us");
+      for_each_case("tracing ", *group, [&](const StepCase& one) { trace_case(one); });
+    }
+  }
+
+  void write_environment() {
+    std::map<std::string, std::string> facts = environment(static_cast<int>(devices_.size()));
+    if (options_.late.are_late()) facts["late"] = to_text(options_.late);
+    files_.write_environment(facts);
+  }
+
+  // The executor of the group, where it does not run yet.
+  void start(const CaseGroup& group) {
+    if (running_ == &group) return;
+    // The run goes on behind it: that it came so far is not said.
+    if (executor_) watch_.run(RunPhase::kTeardown, [&] { executor_.reset(); });
+    running_ = &group;
+    ExecutorSetup setup = setup_of(deployment_, group, options_);
     devices_ = setup.devices;
     setup.last_words = [this](const std::string& status) {
       write_failure(options_.directory, status);
       std::fprintf(stderr, "orrery-gpu: %s\n", status.c_str());
     };
-    setup.phase_begun = [this](RunPhase phase) { unfinished_.begun(phase); };
+    setup.phase_begun = [this](RunPhase phase) {
+      if (phase != RunPhase::kTeardown) unfinished_.begun(phase);
+    };
+    if (group.has_layers && options_.late.are_late()) {
+      setup.delay_before = [this](int rank, const std::string& op) {
+        const auto found = delays_.before.find({rank, op});
+        return found == delays_.before.end() ? Seconds(0) : found->second;
+      };
+    }
     num_kv_blocks_ = setup.num_kv_blocks;
-    files_.write_environment(environment(static_cast<int>(devices_.size())));
+    write_environment();
     std::fprintf(stderr, "%s: %s on %s, filling weights and caches\n", options_.directory.c_str(),
-                 counted(std::ssize(cases_), "step").c_str(),
+                 counted(std::ssize(group.cases), group.has_layers ? "layer" : "step").c_str(),
                  counted(std::ssize(devices_), "GPU").c_str());
-    auto owner = std::make_unique<Executor>(std::move(setup));
-    Executor& executor = *owner;
-    std::printf("%-34s %5s %12s %8s %12s\n", "step", "runs", "median_us", "spread", "device_us");
-    for_each_step("", [&](const StepCase& one) { time_step(executor, one); });
-    // Again: graphs and workspace are there now, and clocks are those under load;
-    // recording takes memory of its own.
-    in_phase(RunPhase::kResults, [&] {
-      add_memory(files_, executor);
-      files_.write_environment(environment(static_cast<int>(devices_.size())));
-    });
-    // All times come before the first trace: recording slows every launch from then on.
-    std::erase_if(cases_, [&](const StepCase& one) { return !is_traced(one); });
-    if (!cases_.empty()) std::printf("\n%-34s %12s\n", "step", "busy_us");
-    for_each_step("tracing ", [&](const StepCase& one) { trace_step(executor, one); });
-    in_phase(RunPhase::kTeardown, [&] { owner.reset(); });
-    in_phase(RunPhase::kResults, [&] {
-      write_line_counts(results_directory(options_));
-      files_.write_status("complete");
-    });
+    executor_ = std::make_unique<Executor>(std::move(setup));
   }
 
   template <typename Work>
@@ -295,17 +366,19 @@ class StepRunner {
   }
 
   template <typename Run>
-  void for_each_step(const char* what, Run&& run) {
-    for (std::size_t i = 0; i < cases_.size(); ++i) {
-      std::fprintf(stderr, "%s%zu of %zu: %s\n", what, i + 1, cases_.size(),
-                   cases_[i].name.c_str());
+  void for_each_case(const char* what, const CaseGroup& group, Run&& run) {
+    for (std::size_t i = 0; i < group.cases.size(); ++i) {
+      const StepCase& one = group.cases[i];
+      std::fprintf(stderr, "%s%zu of %zu: %s\n", what, i + 1, group.cases.size(), one.name.c_str());
       throw_if_interrupted();
-      run(cases_[i]);
+      run(one);
       std::fflush(stdout);
     }
   }
 
+  // None of layers, which are given theirs.
   [[nodiscard]] StepInput input_of(const StepCase& one) const {
+    if (one.step.layers) return {};
     const std::int64_t vocab = model_config(deployment_.name, deployment_.config).vocab_size;
     const Mesh& mesh = deployment_.mesh;
     const StepInput input =
@@ -315,48 +388,60 @@ class StepRunner {
     return is_halved ? in_halves(input, mesh.dp) : input;
   }
 
-  [[nodiscard]] std::unique_ptr<PreparedStep> prepared(Executor& executor, const StepCase& one,
-                                                       const StepInput& input) const {
-    fill_caches(executor, devices_, deployment_.seed);
-    auto step = executor.prepare(one.plan, input, one.step.mode);
-    for (int i = 0; i < kWarmUps; ++i) executor.run(*step, input);
+  [[nodiscard]] std::unique_ptr<PreparedStep> prepared(const StepCase& one,
+                                                       const StepInput& input) {
+    const int layers = num_layers(one);
+    if (layers == 0) fill_caches(*executor_, devices_, deployment_.seed);
+    if (layers > 0) delays_ = layer_delays(options_.late, one.plan, layers, deployment_.seed);
+    auto step = executor_->prepare(one.plan, input, one.step.mode);
+    if (layers > 0) give_inputs(*step, one);
+    for (int i = 0; i < kWarmUps; ++i) executor_->run(*step, input);
     return step;
   }
 
-  void time_step(Executor& executor, const StepCase& one) {
+  void give_inputs(PreparedStep& step, const StepCase& one) {
+    const RankGrid grid = rank_grid(deployment_.mesh);
+    for (const int rank : executor_->ranks()) {
+      for (const auto& [name, values] :
+           layer_inputs(one.plan, grid, rank, num_tokens(one), deployment_.seed)) {
+        executor_->give(step, rank, name, values);
+      }
+    }
+  }
+
+  void time_case(const StepCase& one) {
     const StepInput input = input_of(one);
-    const std::unique_ptr<PreparedStep> step = prepared(executor, one, input);
-    if (options_.checks_finite) executor.check_finite(*step, input);
+    const std::unique_ptr<PreparedStep> step = prepared(one, input);
+    if (options_.checks_finite) executor_->check_finite(*step, input);
     std::vector<double> durations;
     std::vector<double> devices;
     const Clock::time_point start = Clock::now();
     for (int i = 0; i < options_.repeats; ++i) {
       const std::chrono::duration<double> spent = Clock::now() - start;
       if (i >= kLeastRepeats && spent.count() > options_.step_limit.value()) break;
-      const StepOutput output = executor.run(*step, input);
+      const StepOutput output = executor_->run(*step, input);
       files_.add_step(one.name, to_text(one.step.mode), i, output.duration, output.device);
-      if (i == 0) files_.add_tokens(one.name, output.next_tokens);
+      if (i == 0 && !one.step.layers) files_.add_tokens(one.name, output.next_tokens);
       durations.push_back(output.duration.value());
       devices.push_back(output.device.value());
     }
-    write_experts(executor, *step, input, one.name);
+    write_experts(*step, input, one.name);
     const Spread duration = spread_of(durations);
     if (one.step.mode == LaunchMode::kEager) {
       const int runs = duration.median < kShort ? kLaunchRuns : 1;
-      write_launches(one.name, executor.launch_times(*step, input, runs));
+      write_launches(one.name, executor_->launch_times(*step, input, runs));
     }
-    constexpr double kMicro = 1e6;
+    const double micro = 1e6 / std::max(num_layers(one), 1);  // of a layer
     std::printf("%-34s %5zu %12.2f %7.2f%% %12.2f\n", one.name.c_str(), durations.size(),
-                duration.median * kMicro, duration.relative * 100,
-                spread_of(devices).median * kMicro);
+                duration.median * micro, duration.relative * 100,
+                spread_of(devices).median * micro);
   }
 
   // Ranks of a tensor-parallel group route the same tokens: of those that count the same experts
   // the first does.
-  void write_experts(Executor& executor, PreparedStep& step, const StepInput& input,
-                     const std::string& name) {
+  void write_experts(PreparedStep& step, const StepInput& input, const std::string& name) {
     const RankGrid grid = rank_grid(deployment_.mesh);
-    const std::vector<ExpertCounts> all = executor.expert_counts(step, input);
+    const std::vector<ExpertCounts> all = executor_->expert_counts(step, input);
     for (const ExpertCounts& one : all) {
       const bool is_known = std::ranges::any_of(all, [&](const ExpertCounts& other) {
         return other.rank < one.rank && grid.dp_rank(other.rank) == grid.dp_rank(one.rank) &&
@@ -374,13 +459,14 @@ class StepRunner {
     }
   }
 
-  void trace_step(Executor& executor, const StepCase& one) {
+  void trace_case(const StepCase& one) {
     const StepInput input = input_of(one);
-    const std::unique_ptr<PreparedStep> step = prepared(executor, one, input);
-    const StepTrace trace = executor.trace(*step, input);
+    const std::unique_ptr<PreparedStep> step = prepared(one, input);
+    const StepTrace trace = executor_->trace(*step, input);
     files_.write_spans(one.name, trace.timeline);
     files_.write_kernels(one.name, trace);
-    std::printf("%-34s %12.2f\n", one.name.c_str(), busiest_rank(trace.timeline).value() * 1e6);
+    const double micro = 1e6 / std::max(num_layers(one), 1);
+    std::printf("%-34s %12.2f\n", one.name.c_str(), busiest_rank(trace.timeline).value() * micro);
   }
 
   // A step that is one kernel has no spans of ops.
@@ -392,14 +478,17 @@ class StepRunner {
 
   Options options_;
   const Deployment& deployment_;
-  std::vector<StepCase> cases_;
+  std::vector<CaseGroup> groups_;
   ExecutedFiles files_;
   std::int64_t num_kv_blocks_ = 0;
   std::vector<int> devices_;  // by rank
+  LayerDelays delays_;        // of the layers that run
   UnfinishedStatus unfinished_{[this](const std::string& status) {
     if (processes().rank == 0) files_.write_status(status);
   }};
-  RunWatch watch_;  // last: it uses the above
+  RunWatch watch_;                      // it uses the above
+  const CaseGroup* running_ = nullptr;  // whose executor this is:
+  std::unique_ptr<Executor> executor_;
 };
 
 }  // namespace
@@ -415,7 +504,10 @@ int execute(std::span<const std::string_view> arguments) {
   check_names(options.traced, cases);
   // The largest first, so that activations are allocated once.
   std::ranges::stable_sort(cases, std::greater<>(),
-                           [](const StepCase& one) { return num_tokens(one.step.batch); });
+                           [](const StepCase& one) { return num_tokens(one); });
+  check_late(options.late,
+             std::ranges::count_if(cases, [](const StepCase& one) { return num_layers(one) > 0; }),
+             num_ranks(deployment.mesh));
   if (processes().rank != 0 && std::freopen("/dev/null", "w", stdout) == nullptr) {
     throw std::runtime_error("/dev/null cannot be opened");
   }

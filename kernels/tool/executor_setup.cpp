@@ -1,9 +1,11 @@
 #include "kernels/tool/executor_setup.h"
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "kernels/serve/rank_grid.h"
 #include "sim/model/result_numbers.h"
@@ -76,6 +78,20 @@ ModelNumbers model_numbers(const Deployment& deployment, std::int64_t max_positi
   numbers.routing.expert_of_slot.assign(slots.begin(), slots.end());
   numbers.routing.bias = router_bias(deployment.lowering.expert_load, router_of(model));
   return numbers;
+}
+
+ExecutorSetup layers_setup(const Deployment& deployment, std::span<const StepCase> layers,
+                           std::vector<int> devices) {
+  const auto largest =
+      std::ranges::max_element(layers, {}, [](const StepCase& layer) { return num_tokens(layer); });
+  return {.plan = largest->plan,
+          .grid = rank_grid(deployment.mesh),
+          .numbers = {.routing = model_numbers(deployment, /*max_positions=*/1).routing},
+          .devices = std::move(devices),
+          .seed = deployment.seed,
+          .max_tokens = num_tokens(*largest),
+          .max_sequences = 1,
+          .max_model_len = 1};
 }
 
 }  // namespace orrery::tool

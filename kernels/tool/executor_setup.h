@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <vector>
 
 #include "kernels/execute/executor.h"
 #include "kernels/execute/router_bias.h"
+#include "kernels/execute/step_cases.h"
 #include "sim/serve/deployment.h"
 
 namespace orrery::tool {
@@ -26,5 +28,10 @@ ExpertRouter router_of(const ModelConfig& model);
 // Numbers of the model, for positions below `max_positions`; its router chooses experts as the
 // deployment's expert load says. Throws as router_bias().
 ModelNumbers model_numbers(const Deployment& deployment, std::int64_t max_positions);
+
+// Of layers of experts by themselves, which have the same weights all, on `devices` by rank.
+// Requires one at least.
+ExecutorSetup layers_setup(const Deployment& deployment, std::span<const StepCase> layers,
+                           std::vector<int> devices);
 
 }  // namespace orrery::tool

@@ -71,8 +71,11 @@ constexpr const char* kUsage = R"(usage:
                                   those that --budget leaves time for, from the first on
   orrery-gpu execute DIR [--gpus N] [--only NAME,…] [--repeats N] [--seconds S] [--num-kv-blocks N] [--only-nccl]
                      [--trace | --trace-only NAME,… | --no-trace] [--check-finite]
-                                  run the steps that `orrery validate --plan-only` wrote, each N times (20) within
-                                  S seconds (2), and once more to say when each op ran; writes DIR/executed;
+                     [--late US[:US] [--who last|all] [--jitter supercomputer|vm]]
+                                  run the steps that `orrery validate --plan-only` wrote, and the layers of experts by
+                                  themselves, each N times (20) within S seconds (2), and once more to say when each op
+                                  ran; writes DIR/executed; --late makes the last rank, each, or one that is drawn come
+                                  late to each layer, and behind the colon to the exchange that brings results back;
                                   --check-finite looks at what each op writes; for tests: --fail
                                   rank=R,op=NAME,how=throw|hang|stall|kill|nan|nccl[,run=N]
   Of check, calibrate, execute, moe, serve: --watch S  a phase ends the run when a rank stands still S seconds in it

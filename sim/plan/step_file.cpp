@@ -14,6 +14,7 @@ namespace orrery {
 namespace {
 
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;  // of a number in the file
+constexpr std::int64_t kMostLayers = 1024;
 
 // One line, for messages and reading.
 struct Line {
@@ -80,13 +81,40 @@ void read_decodes(const Line& line, StepFile& step) {
   step.batch.decode_context = count * line.number_at(2, count > 0 ? 1 : 0, kMostTokens);
 }
 
+void read_layers(const Line& line, StepFile& step) {
+  line.expect_words(3, "'layers COUNT TOKENS'");
+  step.layers = {.count = line.number_at(1, 1, kMostLayers),
+                 .tokens = line.number_at(2, 1, kMostTokens)};
+}
+
 struct Key {
   std::string_view name;
   bool is_once = false;
   void (*read)(const Line& line, StepFile& step) = nullptr;
 };
 constexpr std::array kKeys = {Key{"mode", true, read_mode}, Key{"prefill", false, read_prefill},
-                              Key{"decodes", true, read_decodes}};
+                              Key{"decodes", true, read_decodes}, Key{"layers", true, read_layers}};
+
+// Of a whole file, whose last line is `line`.
+void check(const StepFile& step, const Line& line) {
+  if (step.layers) {
+    if (num_tokens(step.batch) > 0) {
+      line.fail("layers beside prefill or decodes; expected one of them");
+    }
+    if (step.mode == LaunchMode::kMegakernel) {
+      line.fail("mode megakernel with layers; expected mode graph or eager");
+    }
+    return;
+  }
+  if (num_tokens(step.batch) == 0) {
+    line.fail("the step has no tokens; expected 'prefill', 'decodes' or 'layers'");
+  }
+  if (step.mode != LaunchMode::kEager && !step.batch.prefill.empty()) {
+    line.fail("mode " + std::string(to_text(step.mode)) + " with prefill, expected mode eager: " +
+              (step.mode == LaunchMode::kGraph ? "graphs are captured of" : "the megakernel runs") +
+              " steps of decodes alone");
+  }
+}
 
 }  // namespace
 
@@ -99,6 +127,10 @@ std::string to_text(const StepFile& step) {
   if (step.batch.num_decodes > 0) {
     text += "decodes " + std::to_string(step.batch.num_decodes) + " " +
             std::to_string(mean_context(step.batch)) + "\n";
+  }
+  if (step.layers) {
+    text += "layers " + std::to_string(step.layers->count) + " " +
+            std::to_string(step.layers->tokens) + "\n";
   }
   return text;
 }
@@ -115,7 +147,8 @@ StepFile parse_step(std::string_view text, std::string_view file) {
     if (line.words.empty() || line.words[0].starts_with('#')) continue;
     const auto key = std::ranges::find(kKeys, line.words[0], &Key::name);
     if (key == kKeys.end()) {
-      constexpr std::array<std::string_view, kKeys.size()> kNames = {"mode", "prefill", "decodes"};
+      constexpr std::array<std::string_view, kKeys.size()> kNames = {"mode", "prefill", "decodes",
+                                                                     "layers"};
       line.fail("unknown word '" + std::string(line.words[0]) + "', nearest is '" +
                 nearest(line.words[0], kNames) + "'");
     }
@@ -126,13 +159,7 @@ StepFile parse_step(std::string_view text, std::string_view file) {
   }
   if (!was_read[0])
     line.fail("the file ends without 'mode graph', 'mode eager' or 'mode megakernel'");
-  if (num_tokens(step.batch) == 0)
-    line.fail("the step has no tokens; expected 'prefill' or 'decodes'");
-  if (step.mode != LaunchMode::kEager && !step.batch.prefill.empty()) {
-    line.fail("mode " + std::string(to_text(step.mode)) + " with prefill, expected mode eager: " +
-              (step.mode == LaunchMode::kGraph ? "graphs are captured of" : "the megakernel runs") +
-              " steps of decodes alone");
-  }
+  check(step, line);
   return step;
 }
 

@@ -10,6 +10,7 @@
 #include "sim/parallel/halves.h"
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/disaggregated_run.h"
+#include "sim/scenario/validation_layers.h"
 #include "sim/serve/executed_tiers.h"
 
 namespace orrery {
@@ -206,6 +207,8 @@ void check_executable(const Scenario& scenario) {
     check_served_caches(scenario);
     check_served_workload(scenario);
   }
+  check_executed_layers(scenario);
+  if (!spec.serve && spec.steps.empty() && !spec.layers.empty()) return;
   const auto check_side = [&](const Scenario& side) {
     check_kernels(side, spec.steps.empty() ? usual_steps(side) : spec.steps);
   };

@@ -57,27 +57,11 @@ void check_default_comm(const Mesh& seen) {
       ", or moe: {design: fused}");
 }
 
-// Whether the design can dispatch rows as the mesh says.
-void check_dispatch(MoeDesign design, const PlacedMesh& placed) {
-  const Mesh& mesh = placed.mesh;
-  if (design == MoeDesign::kPersistent) {
-    check_persistent_mesh(mesh);
-  } else {
-    // Rows that are dealt out over cp are dispatched as those of data-parallel ranks.
-    const Mesh seen = mesh.cp_decodes == CpDecodes::kDealt ? weights_mesh(mesh) : mesh;
-    const bool is_fused = design == MoeDesign::kFused;
-    const bool says_comm = placed.node != nullptr && placed.node->find("expert_comm") != nullptr;
-    if (!is_fused && !says_comm) check_default_comm(seen);
-    check_expert_comm(mesh, is_fused);
-    if (seen.dp != mesh.dp) check_expert_comm(seen, is_fused);
-  }
-  check_hosts_of_copies(mesh, placed.setting);
-}
-
 void check_dispatches(const Reader& root, const Scenario& scenario) {
   for (const PlacedMesh& placed : placed_meshes(root, scenario)) {
     try {
-      check_dispatch(scenario.moe.design, placed);
+      const bool says_comm = placed.node != nullptr && placed.node->find("expert_comm") != nullptr;
+      check_dispatch(scenario.moe.design, placed.mesh, placed.setting, says_comm);
     } catch (const std::invalid_argument& error) {
       fail_at(placed.node == nullptr ? root.node().where : placed.node->where,
               placed.path + ": " + error.what());
@@ -211,6 +195,21 @@ namespace {
 }
 
 }  // namespace
+
+void check_dispatch(MoeDesign design, const Mesh& mesh, const MachineSetting& setting,
+                    bool says_comm) {
+  if (design == MoeDesign::kPersistent) {
+    check_persistent_mesh(mesh);
+  } else {
+    // Rows that are dealt out over cp are dispatched as those of data-parallel ranks.
+    const Mesh seen = mesh.cp_decodes == CpDecodes::kDealt ? weights_mesh(mesh) : mesh;
+    const bool is_fused = design == MoeDesign::kFused;
+    if (!is_fused && !says_comm) check_default_comm(seen);
+    check_expert_comm(mesh, is_fused);
+    if (seen.dp != mesh.dp) check_expert_comm(seen, is_fused);
+  }
+  check_hosts_of_copies(mesh, setting);
+}
 
 void read_experts(const Reader& root, const std::filesystem::path& directory, Scenario& scenario) {
   scenario.moe = scenario.engine_profile.moe;

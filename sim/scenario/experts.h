@@ -14,4 +14,9 @@ namespace orrery {
 // scenario's. Throws ScenarioError.
 void read_experts(const Reader& root, const std::filesystem::path& directory, Scenario& scenario);
 
+// Throws std::invalid_argument where the design cannot dispatch rows as `mesh` says, whose experts
+// are on the machine of `setting`; `says_comm`: the file says how.
+void check_dispatch(MoeDesign design, const Mesh& mesh, const MachineSetting& setting,
+                    bool says_comm);
+
 }  // namespace orrery

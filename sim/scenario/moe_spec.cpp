@@ -207,6 +207,14 @@ std::string to_yaml(const MoeSpec& spec) {
          eplb_yaml(spec.eplb) + (spec.backend.empty() ? "" : ", backend: " + spec.backend) + "}";
 }
 
+std::string layer_moe_yaml(const MoeSpec& spec) {
+  return "{design: " + std::string(to_text(spec.design)) +
+         ", streams: " + std::to_string(spec.streams) + ", chunks: " + std::to_string(spec.chunks) +
+         ", fuse_scatter_add: " + yaml_bool(spec.fuse_scatter_add) +
+         ", fuse_gather: " + yaml_bool(spec.fuse_gather) +
+         ", shared_inside: " + yaml_bool(spec.shared_inside) + capacity_yaml(spec) + "}";
+}
+
 void set_moe(const MoeSpec& spec, LoweringOptions& options) {
   options.moe_design = spec.design;
   options.moe_streams = spec.streams;

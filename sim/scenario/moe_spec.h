@@ -43,6 +43,8 @@ struct MoeSpec {
 // other than 1 and 2, chunks that are no whole number from 1 to 64.
 MoeSpec read_moe(const YamlNode& node, const MoeSpec& defaults);
 std::string to_yaml(const MoeSpec& spec);
+// Of one layer of validate.layers: all keys but those that say which rank holds which experts.
+std::string layer_moe_yaml(const MoeSpec& spec);
 void set_moe(const MoeSpec& spec, LoweringOptions& options);
 // Whether the host reads counts in the middle of a step, which no graph can hold.
 bool has_host_syncs(const MoeSpec& spec, const Mesh& mesh);

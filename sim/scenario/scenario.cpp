@@ -12,6 +12,7 @@
 #include "sim/scenario/model_part.h"
 #include "sim/scenario/set_paths.h"
 #include "sim/scenario/slo_spec.h"
+#include "sim/scenario/validation_layers.h"
 #include "sim/serve/router.h"
 
 namespace orrery {
@@ -239,6 +240,7 @@ Scenario read_scenario(const YamlNode& given, const std::filesystem::path& file,
   }
   if (root.has("validate")) {
     scenario.validation = read_validation(root.at("validate"));
+    read_layers(root, scenario);
   }
   if (root.has("seed")) {
     scenario.seed = static_cast<std::uint64_t>(root.integer("seed", 0));

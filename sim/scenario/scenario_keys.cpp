@@ -1,7 +1,9 @@
 #include "sim/des/simulate.h"
+#include "sim/parallel/parallel.h"
 #include "sim/plan/launch_mode.h"
 #include "sim/scenario/key_makers.h"
 #include "sim/scenario/key_tables.h"
+#include "sim/scenario/lengths.h"
 #include "sim/serve/router.h"
 
 namespace orrery {
@@ -68,7 +70,15 @@ std::vector<Section> step_sections() {
        {list(part("steps", {"step"}, "steps to time")),
         list(choice("modes", all_names(kStepModes), "how they are launched")),
         whole("repeats", "of each", 1, kEndless, "20"),
-        key(Kind::kBoolean, "serve", "the workload is served as well", "true")}},
+        key(Kind::kBoolean, "serve", "the workload is served as well", "true"),
+        list(part("layers", {"layer"}, "layers of routed experts to time by themselves"))}},
+      {"layer",
+       {key(Kind::kText, "name", "in the results"),
+        needed(whole("tokens", "of all GPUs of an instance together", 1, kMaxTokens)),
+        choice("mode", {"graph", "eager"}, "how it is launched; without it as validate.modes"),
+        part("moe", {"moe"}, "in place of the scenario's moe"),
+        choice("expert_comm", all_names(kExpertCommNames), "in place of the placement's"),
+        key(Kind::kBoolean, "split_shared_expert", "in place of the placement's")}},
       {"step",
        {key(Kind::kText, "name", "in the results"),
         list(whole("prefill", "new tokens of each chunk")),

@@ -13,10 +13,12 @@
 #include "sim/memory/footprint.h"
 #include "sim/parallel/halves.h"
 #include "sim/parallel/rank_rows.h"
+#include "sim/plan/chain.h"
 #include "sim/scenario/assembly.h"
 #include "sim/scenario/disaggregated_run.h"
 #include "sim/scenario/executable.h"
 #include "sim/scenario/step_limits.h"
+#include "sim/scenario/validation_layers.h"
 #include "sim/serve/executed_tiers.h"
 #include "sim/serve/megakernel_step.h"
 
@@ -83,6 +85,22 @@ Seconds deviation(const PricedPlan& priced) {
   return Seconds(std::sqrt(variance));
 }
 
+// Times of its plan, kernel by kernel.
+void predict_times(const Scenario& scenario, const Assembly& assembly, StepPrediction& prediction) {
+  const CostModel& cost = assembly.cost(prediction.mode);
+  const int ranks = num_ranks(scenario.mesh);
+  at_key(scenario, "provider", [&] {
+    const PricedPlan priced = price_repeated(assembly, scenario, prediction.plan, prediction.mode);
+    prediction.timeline =
+        simulate(priced, assembly.machine(), cost,
+                 {.level = ranks <= kMaxRanksShown ? StepLevel::kAllRanks : StepLevel::kHeap});
+    const Seconds error = deviation(priced) * kDeviations;
+    prediction.duration = makespan(prediction.timeline);
+    prediction.low = std::max(Seconds(0), prediction.duration - error);
+    prediction.high = prediction.duration + error;
+  });
+}
+
 StepPrediction predict_step(const Scenario& scenario, const Assembly& assembly,
                             const ValidationStep& step, LaunchMode mode) {
   StepPrediction prediction;
@@ -110,18 +128,19 @@ StepPrediction predict_step(const Scenario& scenario, const Assembly& assembly,
     prediction.high = prediction.duration * (1 + error);
     return prediction;
   }
-  const CostModel& cost = assembly.cost(mode);
-  const int ranks = num_ranks(scenario.mesh);
-  at_key(scenario, "provider", [&] {
-    const PricedPlan priced = price_repeated(assembly, scenario, prediction.plan, mode);
-    prediction.timeline =
-        simulate(priced, assembly.machine(), cost,
-                 {.level = ranks <= kMaxRanksShown ? StepLevel::kAllRanks : StepLevel::kHeap});
-    const Seconds error = deviation(priced) * kDeviations;
-    prediction.duration = makespan(prediction.timeline);
-    prediction.low = std::max(Seconds(0), prediction.duration - error);
-    prediction.high = prediction.duration + error;
-  });
+  predict_times(scenario, assembly, prediction);
+  return prediction;
+}
+
+StepPrediction predict_layer(const Scenario& scenario, const Assembly& assembly,
+                             const ValidationLayer& layer, LaunchMode mode) {
+  const int sets = num_layer_sets(scenario);
+  StepPrediction prediction;
+  prediction.name = layer.name + "_" + std::string(to_text(mode));
+  prediction.mode = mode;
+  prediction.layers = {.count = sets, .tokens = layer.tokens};
+  prediction.plan = chained(layer_plan(scenario, layer), sets);
+  predict_times(scenario, assembly, prediction);
   return prediction;
 }
 
@@ -273,14 +292,17 @@ ValidationPrediction predict_validation(const Scenario& given, const Progress& p
   ValidationPrediction prediction;
   prediction.scenario = given;
   ValidationSpec& spec = prediction.scenario.validation;
-  const MemoryBudget memory = memory_budget(scenario);
+  const bool has_layers_alone = !spec.serve && spec.steps.empty() && !spec.layers.empty();
+  // Of a model that need not fit.
+  const MemoryBudget memory = has_layers_alone ? MemoryBudget{} : memory_budget(scenario);
   prediction.deployment = deployment_of(scenario, memory);
-  if (spec.serve || spec.steps.empty()) {
+  const bool chooses_steps = spec.steps.empty() && spec.layers.empty();
+  if (spec.serve || chooses_steps) {
     prediction.run = run_scenario(given, progress);
     prediction.warnings = prediction.run->warnings;
     prediction.tables_used = prediction.run->tables_used;
   }
-  if (spec.steps.empty()) {
+  if (chooses_steps) {
     const Workload workload = at_key(
         scenario, "workload", [&] { return make_workload(scenario.workload, scenario.seed); });
     spec.steps = steps_of_run(scenario, *prediction.run, workload);
@@ -294,8 +316,13 @@ ValidationPrediction predict_validation(const Scenario& given, const Progress& p
     }
   }
   if (!spec.serve) prediction.run.reset();
+  if (!has_layers_alone) prediction.memory = predict_memory(prediction, scenario);
+  for (const ValidationLayer& layer : spec.layers) {
+    for (const LaunchMode mode : modes_of(scenario, layer)) {
+      prediction.steps.push_back(predict_layer(scenario, assembly, layer, mode));
+    }
+  }
   add_tables(prediction.tables_used, assembly.tables_used());
-  prediction.memory = predict_memory(prediction, scenario);
   return prediction;
 }
 

@@ -18,14 +18,6 @@ namespace {
 constexpr std::int64_t kMaxRepeats = 10'000;
 constexpr std::size_t kChunksNamed = 4;  // in a step's name, one by one
 
-const YamlNode& list_at(const Reader& reader, std::string_view key, std::string_view of) {
-  const YamlNode& node = reader.at(key);
-  if (node.kind != YamlNode::Kind::kList) {
-    reader.fail(key, "found " + describe(node) + "; expected a list of " + std::string(of));
-  }
-  return node;
-}
-
 // A name that may stand in file names on any system.
 bool is_file_safe(std::string_view name) {
   return !name.empty() && name.front() != '.' && std::ranges::all_of(name, [](char c) {
@@ -65,10 +57,7 @@ ValidationStep read_step(const YamlNode& node) {
     reader.fail("prefill_context", "belongs to steps with prefill");
   }
   step.name = reader.has("name") ? reader.text("name") : step_name(batch);
-  if (!is_file_safe(step.name)) {
-    reader.fail("name", "found '" + shown(step.name) +
-                            "'; expected letters, digits, '_', '-' and '.', for file names");
-  }
+  require_file_safe(reader, step.name);
   return step;
 }
 
@@ -103,7 +92,30 @@ std::string step_yaml(const ValidationStep& step) {
   return text + "}";
 }
 
+// All keys, whatever the scenario has.
+std::string layer_yaml(const ValidationLayer& layer) {
+  return "{name: " + quoted_yaml(layer.name) + ", tokens: " + std::to_string(layer.tokens) +
+         (layer.mode ? ", mode: " + std::string(to_text(*layer.mode)) : std::string()) +
+         ", moe: " + layer_moe_yaml(layer.moe) + ", expert_comm: " +
+         std::string(kExpertCommNames[static_cast<std::size_t>(layer.expert_comm)]) +
+         ", split_shared_expert: " + yaml_bool(layer.split_shared_expert) + "}";
+}
+
 }  // namespace
+
+const YamlNode& list_at(const Reader& reader, std::string_view key, std::string_view of) {
+  const YamlNode& node = reader.at(key);
+  if (node.kind != YamlNode::Kind::kList) {
+    reader.fail(key, "found " + describe(node) + "; expected a list of " + std::string(of));
+  }
+  return node;
+}
+
+void require_file_safe(const Reader& reader, const std::string& name) {
+  if (is_file_safe(name)) return;
+  reader.fail("name", "found '" + shown(name) +
+                          "'; expected letters, digits, '_', '-' and '.', for file names");
+}
 
 ValidationSpec read_validation(const YamlNode& node) {
   const Reader reader(node, "validate", key_names("validate"));
@@ -150,9 +162,13 @@ std::string to_yaml(const ValidationSpec& spec) {
   for (const LaunchMode mode : spec.modes) {
     modes += (modes.empty() ? "" : ", ") + std::string(to_text(mode));
   }
+  std::string layers;
+  for (const ValidationLayer& layer : spec.layers) {
+    layers += (layers.empty() ? "" : ", ") + layer_yaml(layer);
+  }
   return "{steps: [" + steps + "], modes: [" + modes +
-         "], repeats: " + std::to_string(spec.repeats) +
-         ", serve: " + (spec.serve ? "true" : "false") + "}";
+         "], repeats: " + std::to_string(spec.repeats) + ", serve: " + yaml_bool(spec.serve) +
+         (layers.empty() ? std::string() : ", layers: [" + layers + "]") + "}";
 }
 
 std::string step_name(const Batch& batch) {

@@ -142,7 +142,8 @@ void write_validation(const ValidationPrediction& prediction,
   write_file(directory / "deployment.txt", to_text(prediction.deployment));
   for (const StepPrediction& step : prediction.steps) {
     const std::filesystem::path stem = directory / "steps" / step.name;
-    write_file(stem.string() + ".step", to_text(StepFile{.mode = step.mode, .batch = step.batch}));
+    write_file(stem.string() + ".step",
+               to_text(StepFile{.mode = step.mode, .batch = step.batch, .layers = step.layers}));
     write_file(stem.string() + ".plan", to_text(step.plan));
     write_file(predicted / (step.name + ".spans.csv"), spans_csv(step.timeline));
   }

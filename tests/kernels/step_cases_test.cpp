@@ -82,5 +82,36 @@ TEST_F(StepCases, WhatIsMissingOrMalformedIsNamed) {
   EXPECT_NE(error().find("2"), std::string::npos);
 }
 
+TEST_F(StepCases, LayersCountAsTheyRun) {
+  write_case("a", 3, 70, 4);
+  write("layers.step", "mode eager\nlayers 2 64\n");
+  write("layers.plan", "group g0 0\ntensor t0 x input bf16 [tokens=64,hidden=8] g0\n");
+  const std::vector<StepCase> all = read_step_cases(directory_);
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(num_layers(all[0]), 0);
+  EXPECT_EQ(num_tokens(all[0]), 3);
+  EXPECT_EQ(num_layers(all[1]), 2);
+  EXPECT_EQ(num_tokens(all[1]), 64);
+  // They need no sequences and no KV blocks, and their rows are not a step's.
+  EXPECT_EQ(limits_of(all, 64).rows, 4);
+}
+
+// Two ops of three layers, and a whole step's.
+TEST_F(StepCases, APlanThatIsNotSoManyLayersIsNamed) {
+  write("a.step", "mode eager\nlayers 3 64\n");
+  write("a.plan", "group g0 0\nop o0 a host d2h_sync g0 s0\nop o1 b host d2h_sync g0 s0\n");
+  EXPECT_NE(error().find("a.step: found 3 layers, but the plan has 2 ops"), std::string::npos)
+      << error();
+  write("a.step", "mode eager\nlayers 1 64\n");
+  write("a.plan",
+        "group g0 0\ntensor t0 ids input int32 [tokens=4] g0\n"
+        "tensor t1 table weight bf16 [vocab=8,hidden=8] g0\n"
+        "tensor t2 out activation bf16 [tokens=4,hidden=8] g0\n"
+        "op o0 embedding kernel embedding bf16 tokens=4 vocab=8 hidden=8 g0 s0 "
+        "ids=t0 table=t1 -> y=t2\n");
+  EXPECT_NE(error().find("a.step: found layers, but the plan is a whole step's"), std::string::npos)
+      << error();
+}
+
 }  // namespace
 }  // namespace orrery

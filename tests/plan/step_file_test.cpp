@@ -37,7 +37,7 @@ TEST(StepFile, IsReadAsItWasWritten) {
   for (const std::string text :
        {"mode eager\nprefill 2048 100 1\nprefill 7 0 0\ndecodes 3 129\n",
         "mode graph\ndecodes 64 2048\n", "mode megakernel\ndecodes 1 512\n",
-        "mode eager\nprefill 5 0 1\n"}) {
+        "mode eager\nprefill 5 0 1\n", "mode graph\nlayers 16 64\n"}) {
     EXPECT_EQ(to_text(parse_step(text, "a.step")), text);
   }
 }
@@ -58,7 +58,7 @@ TEST(StepFile, AMistakeIsNamedWithFileAndLine) {
   EXPECT_EQ(error_of("decodes 1 1\n"),
             "a.step:1: the file ends without 'mode graph', 'mode eager' or 'mode megakernel'");
   EXPECT_EQ(error_of("mode eager\ndecodes 0 0\n"),
-            "a.step:2: the step has no tokens; expected 'prefill' or 'decodes'");
+            "a.step:2: the step has no tokens; expected 'prefill', 'decodes' or 'layers'");
   EXPECT_EQ(
       error_of("mode graph\nprefill 4 0 1\n"),
       "a.step:2: mode graph with prefill, expected mode eager: graphs are captured of steps of "
@@ -67,6 +67,21 @@ TEST(StepFile, AMistakeIsNamedWithFileAndLine) {
       error_of("mode megakernel\nprefill 4 0 1\n"),
       "a.step:2: mode megakernel with prefill, expected mode eager: the megakernel runs steps "
       "of decodes alone");
+}
+
+TEST(StepFile, LayersStandAlone) {
+  const StepFile step = parse_step("mode eager\nlayers 16 64\n", "a.step");
+  EXPECT_EQ(step.layers, (LayersOfStep{.count = 16, .tokens = 64}));
+  EXPECT_EQ(error_of("mode eager\nlayers 16\n"),
+            "a.step:2: found 1 values; expected 'layers COUNT TOKENS'");
+  EXPECT_EQ(error_of("mode eager\nlayers 0 64\n"),
+            "a.step:2: found '0'; expected a whole number from 1 to 1024");
+  EXPECT_EQ(error_of("mode eager\nlayers 2 0\n"),
+            "a.step:2: found '0'; expected a whole number from 1 to 1073741824");
+  EXPECT_EQ(error_of("mode eager\nlayers 2 8\ndecodes 1 1\n"),
+            "a.step:3: layers beside prefill or decodes; expected one of them");
+  EXPECT_EQ(error_of("mode megakernel\nlayers 2 8\n"),
+            "a.step:2: mode megakernel with layers; expected mode graph or eager");
 }
 
 TEST(StepFile, AMissingFileIsNamed) {

@@ -89,12 +89,12 @@ def launched(spans, change):
     """Lines of kernels.csv, the time of an op shared out evenly over its kernels."""
     found = collections.defaultdict(lambda: [0, 0.0])
     for op, _, rank, stream, kind, _, start, end in spans:
-        if kind != "host":
-            names = next((names for name, names in change["gpu_kernels"].items() if op.endswith(name)), ["kernel"])
-            for name in names:
-                entry = found[op, rank, stream, name]
-                entry[0] += 1
-                entry[1] += (end - start) / len(names)
+        alone = ["copy" if kind == "host" else "kernel"]
+        names = next((names for name, names in change["gpu_kernels"].items() if op.endswith(name)), alone)
+        for name in names:
+            entry = found[op, rank, stream, name]
+            entry[0] += 1
+            entry[1] += (end - start) / len(names)
     return [f"{','.join(map(str, key))},{count},{time}" for key, (count, time) in found.items()]
 
 

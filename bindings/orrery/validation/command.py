@@ -17,6 +17,7 @@ from typing import Any
 from .. import _core, calibrate, files, simulation
 from . import compare, directory, page, recalibrate, terminal, trace
 from .child import run_program
+from .layers import steps_and_layers
 from .routing import is_another_load
 
 RESULTS = ("validation.json", "validation.html", "timelines.trace.json", "recalibrate.ops")
@@ -138,7 +139,7 @@ def _report(options: argparse.Namespace, target: pathlib.Path, root: pathlib.Pat
     print(json.dumps(result, indent=2, allow_nan=False) if options.json else terminal.tables(result, shows_launches=options.launches))
     if not options.json and (target / RESULTS[1]).is_file():
         print(f"\nreport: {target / RESULTS[1]}")
-    others = [step["name"] for step in result["steps"] if step["routing"] and is_another_load(step["routing"])]
+    others = [step["name"] for step in steps_and_layers(result) if step["routing"] and is_another_load(step["routing"])]
     if others:
         print(f"warning: tokens chose experts by another load than the predicted one in {', '.join(others)}", file=sys.stderr)
     if not case.is_complete:
@@ -154,15 +155,15 @@ def finished(case: directory.Case, results: Sequence[dict[str, Any]]) -> dict[st
         {
             "round": number,
             "errors": result["errors"],
-            "causes": compare.summed_causes(result["steps"]),
+            "causes": compare.summed_causes(steps_and_layers(result)),
             "calibration_revisions": result["calibration_revisions"],
             "steps": [
-                {key: step[key] for key in ("name", "predicted_s", "measured_s", "error")} for step in result["steps"]
+                {key: step[key] for key in ("name", "predicted_s", "measured_s", "error")} for step in steps_and_layers(result)
             ],
         }
         for number, result in enumerate(results)
     ]
-    last = {**results[-1], "rounds": rounds, "causes": compare.summed_causes(results[-1]["steps"])}
+    last = {**results[-1], "rounds": rounds, "causes": compare.summed_causes(steps_and_layers(results[-1]))}
     return {"scenario": case.directory.name, **_without_nan(last)}
 
 

@@ -3,12 +3,14 @@
 Errors are predicted / measured - 1, differences predicted - measured: negative where the prediction is too short. Times
 are seconds, amounts bytes. A step lasts, by the host's clock, from its first launch until its tokens are on the host
 (predicted: makespan and the engine profile's host time), on the device from the first rank's start to the last one's
-end (predicted: makespan); measured is the median of its iterations.
+end (predicted: makespan); measured is the median of its iterations. Layers of experts by themselves are compared by their
+time on the device.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +22,7 @@ from ..report.run_directory import BASES
 from .attribution import Parts, Tasks, parts_of, tasks_of
 from .directory import Case, Span, Step
 from .launched import listings
+from .layers import agreement, layer, with_places
 from .routing import routing
 from .serving import error, serving
 from .sides import sides
@@ -51,7 +54,10 @@ TERMS = ("context", "weights", "kv_cache", "activations", "workspace", "graphs",
 
 def compare(case: Case) -> dict[str, Any]:
     """Everything that can be said of `case`."""
-    steps = [_step(step) for step in case.steps if step.was_executed]
+    steps = [_step(step) for step in case.steps if step.was_executed and not step.layers]
+    # Of a layer the host's clock says little: it starts and ends a run of several.
+    on_device = [dataclasses.replace(step, wall_s=step.device_s) for step in case.steps if step.was_executed and step.layers]
+    found = with_places([layer(step, _step(step)) for step in on_device])
     result: dict[str, Any] = {
         "status": case.status,
         "is_complete": case.is_complete,
@@ -60,11 +66,13 @@ def compare(case: Case) -> dict[str, Any]:
         "calibration": [dict(row) for row in case.calibration],
         "calibration_revisions": sorted({row["revision"] for row in case.calibration if row["revision"]}),
         "steps": steps,
+        "layers": found,
+        "layer_order": agreement(found),
         "steps_not_executed": [step.name for step in case.steps if not step.was_executed],
-        "kernels": _families(steps),
+        "kernels": _families([*steps, *found]),
         "memory": _memory(case),
         "serving": serving(case),
-        "recalibrate": [{**row, "is_measured_again": row["call"] in case.measured_again} for row in rows_to_measure(steps)],
+        "recalibrate": [{**row, "is_measured_again": row["call"] in case.measured_again} for row in rows_to_measure([*steps, *found])],
     }
     result["errors"] = _errors(result)
     return result
@@ -148,6 +156,7 @@ def _ops(step: Step, predicted: Tasks, measured: Tasks) -> list[dict[str, Any]]:
     for op in step.ops:
         key = (op["op"], op["copy"])
         name = re.sub(r"\blayers\.\d+\.", "layers.*.", op["op"])
+        name = re.sub(r"#\d+$", "", name) if step.layers else name
         row = groups.setdefault(
             (name, call_text(op)),
             {
@@ -283,6 +292,9 @@ def _errors(result: Mapping[str, Any]) -> dict[str, Any]:
         found["step_worst"] = max(steps)
     if devices := [abs(step["device_error"]) for step in result["steps"] if step["device_error"] is not None]:
         found["device_median"] = float(np.median(devices))
+    if layers := [abs(one["error"]) for one in result["layers"] if one["error"] is not None]:
+        found["layer_median"] = float(np.median(layers))
+        found["layer_worst"] = max(layers)
     if result["serving"]:
         for row in result["serving"]["latencies"]:
             name = f"{row['latency'].removesuffix('_s')}_{row['quantile']}"

@@ -67,6 +67,8 @@ class Step:
     expert_shares: Sequence[float] = ()  # of all choices, as imposed on the router; empty: all alike
     num_ffn_ranks: int = 0  # the last ranks, where FFNs are on GPUs of their own
     kernels: Sequence[launched.GpuKernel] = ()  # of the traced step; empty: only its spans were written
+    layers: int = 0  # of experts by themselves, in a row: ops, spans and times are of all of them; 0: a step
+    tokens: int = 0  # of a layer, of all ranks together
 
     @property
     def was_executed(self) -> bool:
@@ -197,10 +199,11 @@ def _steps(directory: pathlib.Path) -> Iterator[Step]:
         ops = _ops(directory / "steps" / f"{name}.plan")
         trace, kernels = (executed / f"{name}.{kind}.csv" for kind in ("spans", "kernels"))
         measured = _spans(trace, ops) if trace.is_file() else ()
+        batch, layers, tokens = _batch(directory / "steps" / f"{name}.step")
         yield Step(
             name=name,
             mode=row["mode"],
-            batch=_batch(directory / "steps" / f"{name}.step"),
+            batch=batch,
             ops=ops,
             duration_s=row["duration_s"],
             low_s=row["low_s"],
@@ -214,6 +217,8 @@ def _steps(directory: pathlib.Path) -> Iterator[Step]:
             expert_shares=shares,
             num_ffn_ranks=num_ffn_ranks,
             kernels=launched.executed_kernels(kernels, typed_csv.rows(kernels, launched.COLUMNS), ops, measured) if kernels.is_file() else (),
+            layers=layers,
+            tokens=tokens,
         )
 
 
@@ -283,8 +288,8 @@ def _ops(path: pathlib.Path) -> Sequence[Mapping[str, Any]]:
     return ops
 
 
-def _batch(path: pathlib.Path) -> str:
-    """The step file in words: "prefill of 2,048 and 512 tokens, 64 decodes at 4,096"."""
+def _batch(path: pathlib.Path) -> tuple[str, int, int]:
+    """The step file in words, "prefill of 2,048 and 512 tokens, 64 decodes at 4,096"; layers by themselves and their tokens, or 0 and 0."""
     chunks: list[str] = []
     decodes = ""
     for number, line in enumerate(typed_csv.read_text(path).splitlines(), start=1):
@@ -297,12 +302,14 @@ def _batch(path: pathlib.Path) -> str:
             chunks.append(f"{numbers[0]:,}" + (f" after {numbers[1]:,}" if numbers[1] else ""))
         elif words[:1] == ["decodes"] and len(numbers) == 2:
             decodes = f"{numbers[0]:,} decode{'s' if numbers[0] != 1 else ''} at {numbers[1]:,}"
+        elif words[:1] == ["layers"] and len(numbers) == 2 and min(numbers) > 0:
+            return f"a layer of experts, {numbers[1]:,} tokens", numbers[0], numbers[1]
         elif words[:1] != ["mode"]:
-            raise ValueError(f"{path}:{number}: found {typed_csv.shown(line)}, expected mode, prefill (3 numbers) or decodes (2 numbers)")
+            raise ValueError(f"{path}:{number}: found {typed_csv.shown(line)}, expected mode, prefill (3 numbers), decodes or layers (2 numbers)")
     if not chunks and not decodes:
-        raise ValueError(f"{path}: found neither prefill nor decodes; the file is cut")
+        raise ValueError(f"{path}: found neither prefill nor decodes nor layers; the file is cut")
     prefill = f"prefill of {', '.join(chunks)} tokens" if chunks else ""
-    return ", ".join(filter(None, (prefill, decodes)))
+    return ", ".join(filter(None, (prefill, decodes))), 0, 0
 
 
 def _spans(path: pathlib.Path, ops: Sequence[Mapping[str, Any]]) -> tuple[Span, ...]:

@@ -12,6 +12,7 @@ from ..report.plotting import Axis, Figure, rounded
 from .compare import CAUSES, TERMS
 from .directory import Case
 from .gantt import gantt
+from .layers import steps_and_layers
 from .terminal import CAUSES as CAUSE_NAMES
 from .terminal import signed_percent
 
@@ -34,9 +35,9 @@ _PATTERN = {"fillmode": "overlay", "fgcolor": "$c-stripe", "fgopacity": 1, "size
 def all_figures(case: Case, result: Mapping[str, Any]) -> list[Figure]:
     """Those for which there are data."""
     found = [
-        scatter(result["steps"]),
-        errors(result["steps"]),
-        causes(result["steps"]),
+        scatter(steps_and_layers(result)),
+        errors(steps_and_layers(result)),
+        causes(steps_and_layers(result)),
         memory(result["memory"]),
         gantt(case, result["steps"]),
     ]

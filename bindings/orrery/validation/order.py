@@ -1,13 +1,15 @@
-"""Whether predictions put plans in the order that was measured: by decode steps, and by whole services."""
+"""Whether predictions put plans in the order that was measured: by decode steps, by whole services, and by layers of experts."""
 
 from __future__ import annotations
 
 import collections
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from .results import Row
+if TYPE_CHECKING:
+    from .results import Row
 
 MARGIN = 0.03
 """Plans whose measured figures differ by less have no order."""
@@ -17,7 +19,7 @@ _SERVICE = re.compile(r"serve_\w+?_(azure|closed)_(\d+)")
 Agreement = tuple[int, int]
 """Pairs in the measured order, and all pairs."""
 
-Pair = tuple[Row, Row, bool]
+Pair = tuple[Any, Any, bool]
 """Two plans that differ, and whether they stand in the measured order."""
 
 
@@ -53,12 +55,20 @@ def service_pairs(rows: Iterable[Row], metric: str, *, per_gpu: bool = False, sa
     return _pairs(groups.values(), lambda row: 1 / row["gpus"] if per_gpu else 1)
 
 
+def layers(rows: Sequence[Mapping[str, float]]) -> Agreement:
+    """Of two layers of experts of as many `tokens`, in other designs, by their time."""
+    groups: dict[float, list[Mapping[str, float]]] = collections.defaultdict(list)
+    for row in rows:
+        groups[row["tokens"]].append(row)
+    return _agreement(_pairs(groups.values(), lambda _: 1))
+
+
 def _agreement(pairs: Iterable[Pair]) -> Agreement:
     found = [is_as_measured for _, _, is_as_measured in pairs]
     return sum(found), len(found)
 
 
-def _pairs(groups: Iterable[Sequence[Row]], weight: Callable[[Row], float]) -> Iterator[Pair]:
+def _pairs(groups: Iterable[Sequence[Any]], weight: Callable[[Any], float]) -> Iterator[Pair]:
     for a, b in itertools.chain.from_iterable(itertools.combinations(group, 2) for group in groups):
         factor = weight(a) / weight(b)
         measured = a["measured"] / b["measured"] * factor
@@ -67,4 +77,4 @@ def _pairs(groups: Iterable[Sequence[Row]], weight: Callable[[Row], float]) -> I
         yield a, b, (measured > 1) == (a["predicted"] / b["predicted"] * factor > 1)
 
 
-__all__ = ["MARGIN", "Agreement", "Pair", "service_pairs", "services", "step_pairs", "steps"]
+__all__ = ["MARGIN", "Agreement", "Pair", "layers", "service_pairs", "services", "step_pairs", "steps"]

@@ -10,12 +10,14 @@ from ..report import page_parts, quantities, resolved_scenario, templates
 from . import figures, launched, terminal
 from .compare import CAUSES
 from .directory import Case
+from .layers import steps_and_layers
 
 _HERE = pathlib.Path(__file__).parent
 CARDS = {
     "step_median": ("Step time, median", "absolute error over {steps} steps"),
     "step_p95": ("Step time, p95", "worst {worst}"),
     "device_median": ("Step on the device, median", "without the host around it"),
+    "layer_median": ("Layer of experts, median", "absolute error over {layers} layers, worst {worst_layer}"),
     "tpot_mean": ("TPOT, mean", "under the scenario's load"),
     "tpot_p99": ("TPOT, p99", "under the scenario's load"),
     "ttft_mean": ("TTFT, mean", "under the scenario's load"),
@@ -66,6 +68,9 @@ def html(case: Case, result: Mapping[str, Any]) -> str:
             percent=terminal.percent,
             launches=terminal.launches,
             microseconds=terminal.microseconds,
+            layer_cells=terminal.layer_cells,
+            order_text=terminal.order_text,
+            everything=steps_and_layers(result),
             ranks_text=launched.ranks_text,
             short_name=launched.short_name,
             **page_parts([figure.spec() for figure in plots.values()]),
@@ -129,7 +134,13 @@ def facts(scenario: Mapping[str, Any], result: Mapping[str, Any]) -> list[tuple[
 def cards(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The headline errors."""
     worst = result["errors"].get("step_worst")
-    words = {"steps": f"{len(result['steps'])}", "worst": f"{100 * worst['value']:.1f} %" if worst else ""}
+    layer = result["errors"].get("layer_worst")
+    words = {
+        "steps": f"{len(result['steps'])}",
+        "worst": f"{100 * worst['value']:.1f} %" if worst else "",
+        "layers": f"{len(result['layers'])}",
+        "worst_layer": f"{100 * layer['value']:.1f} %" if layer else "",
+    }
     found = []
     for name, (title, detail) in CARDS.items():
         entry = result["errors"].get(name)

@@ -8,12 +8,16 @@ from typing import Any
 from ..report import quantities
 from ..text_table import aligned
 from .launched import ranks_text, short_name
+from .layers import steps_and_layers
+from .order import MARGIN
 
 NAMES = {
     "step_median": "step, median",
     "step_p95": "step, p95",
     "step_worst": "step, worst",
     "device_median": "step on the device, median",
+    "layer_median": "layer of experts, median",
+    "layer_worst": "layer of experts, worst",
     "tpot_mean": "TPOT mean",
     "tpot_p99": "TPOT p99",
     "ttft_mean": "TTFT mean",
@@ -49,29 +53,28 @@ def basis(row: Mapping[str, Any]) -> str:
 def predicted_table(steps: Sequence[Mapping[str, Any]]) -> str:
     """What --plan-only prints."""
     rows = [
-        (
-            step["name"],
-            quantities.seconds(step["duration_s"]),
-            quantities.seconds(step["low_s"]),
-            quantities.seconds(step["high_s"]),
-        )
+        (step["name"], *(quantities.seconds(step[name] / max(step["layers"], 1)) for name in ("duration_s", "low_s", "high_s")))
         for step in steps
     ]
-    return aligned(("step", "predicted", "80 % from", "to"), rows, right=(1, 2, 3))
+    return aligned(("step or layer" if any(step["layers"] for step in steps) else "step", "predicted", "80 % from", "to"), rows, right=(1, 2, 3))
 
 
 def tables(result: Mapping[str, Any], *, shows_launches: bool = False) -> str:
     """Headline errors, steps, causes, serving, and what to measure again; launches of each step where asked for."""
-    parts = [_headline(result), _steps(result["steps"])]
+    parts = [_headline(result)]
+    if result["steps"]:
+        parts.append(_steps(result["steps"]))
+    if result["layers"]:
+        parts.append(_layers(result["layers"], result["layer_order"]))
     if shared := [step for step in result["steps"] if communicates(step)]:
         parts.append(_communication(shared))
     if shows_launches:
-        parts += [_launches(step["name"], one) for step in result["steps"] for one in step["listings"]]
-    if routed := [step for step in result["steps"] if step["routing"]]:
+        parts += [_launches(step["name"], one) for step in steps_and_layers(result) for one in step["listings"]]
+    if routed := [step for step in steps_and_layers(result) if step["routing"]]:
         parts.append(_routing(routed))
     if apart := [step for step in result["steps"] if step["sides"]]:
         parts.append(_sides(apart))
-    if any(step["causes_s"] for step in result["steps"]):
+    if any(step["causes_s"] for step in steps_and_layers(result)):
         parts += [_causes(result["causes"]), _rows(result["recalibrate"])]
     if result["serving"]:
         parts.append(_serving(result["serving"]))
@@ -109,6 +112,32 @@ def _steps(steps: Sequence[Mapping[str, Any]]) -> str:
         for step in steps
     ]
     return aligned(("step", "predicted", "measured", "error", "on the device"), rows, right=(1, 2, 3, 4))
+
+
+def layer_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of a layer behind its name: times in us, error, places, launches and syncs, and the share of communication."""
+    shares = [
+        "inside" if one["inside"] else percent(one["communication"][side], name) for name in ("share", "exposed_share") for side in ("predicted", "measured")
+    ]
+    measured = quantities.NO_VALUE if one["measured_launches"] is None else f"{one['measured_launches']:,g}"
+    return (
+        microseconds(one["predicted_s"]), microseconds(one["measured_s"]), signed_percent(one["error"]),
+        str(one["predicted_place"]), str(one["measured_place"]), f"{one['predicted_launches']:,g}", measured, f"{one['host_syncs']:,g}", *shares,
+    )  # fmt: skip
+
+
+def order_text(found: Mapping[str, int] | None) -> str:
+    """Whether designs were predicted in their order; nothing where there are no two."""
+    if not found:
+        return ""
+    return f"of two layers of as many tokens that differ by more than {100 * MARGIN:.0f} %, predicted in the measured order: {found['agreed']} of {found['pairs']}"
+
+
+def _layers(layers: Sequence[Mapping[str, Any]], found: Mapping[str, int] | None) -> str:
+    rows = [(one["name"], f"{one['tokens']:,}", *layer_cells(one)) for one in layers]
+    head = ("layer of experts", "tokens", "us predicted", "measured", "error", "place predicted", "measured",
+            "launches predicted", "measured", "host syncs", "communication predicted", "measured", "exposed predicted", "measured")  # fmt: skip
+    return "\n".join(filter(None, (aligned(head, rows, right=range(1, len(head))), order_text(found))))
 
 
 def communicates(step: Mapping[str, Any]) -> bool:
