@@ -104,7 +104,7 @@ def scenarios() -> Digests:
             digests[f"{name} summary.json"] = digest_of(summary_text(out / "summary.json"))
             for file in ("requests.csv", "steps.csv", "step.trace.json"):
                 digests[f"{name} {file}"] = digest_of((out / file).read_bytes())
-        if path.parent.name == "validate":
+        if path.parent.name in ("validate", "layers"):
             with tempfile.TemporaryDirectory() as folder:
                 _core.predict_validation(scenario).write(folder)
                 for what, text in predicted_texts(pathlib.Path(folder) / "predicted").items():

@@ -89,3 +89,11 @@ def test_every_choice_of_a_placement_can_be_prepared(name: str, tmp_path: Path) 
         assert f"{key}: {value}" in written
     _core.predict_validation(scenario).write(str(tmp_path))
     assert list((tmp_path / "steps").glob("*.plan")) or (tmp_path / "serve.txt").is_file()
+
+
+@pytest.mark.parametrize("path", sorted((FOLDER / "layers").glob("*.yaml")), ids=lambda path: path.stem)
+def test_layers_by_themselves_can_be_prepared(path: Path, tmp_path: Path) -> None:
+    prediction = _core.predict_validation(orrery.load(path))
+    assert prediction.steps and all(step["layers"] > 1 for step in prediction.steps)
+    prediction.write(str(tmp_path))
+    assert len(list((tmp_path / "steps").glob("*.plan"))) == len(prediction.steps)
