@@ -8,7 +8,8 @@ from moe_targets import is_prediction, prediction_error
 from report import Row, number
 
 INTRODUCTION = """\
-The same plan is simulated and executed (`orrery-gpu moe`): predicted is the simulator's time with the tables of this device, measured the median on the
+The same plan is simulated and executed, as [`validate.layers`](../validate.md#layers-of-experts-by-themselves) of the scenarios in
+[scenarios/validate/layers](../../scenarios/validate/layers) does it: predicted is the simulator's time with the tables of this device, measured the median on the
 GPUs with random weights, one layer after the other with weights of its own. Shuffling sorts tokens by expert on the device. Padding gives each expert
 room for all tokens. Slicing and concatenation read the counts on the host: one launch per expert for both grouped GEMMs, or for the gather alone; they
 cannot be captured in a graph. `graph`: a replayed CUDA graph, `eager`: launched op by op. With `streams` 2 the shared expert runs beside the router; with
@@ -21,8 +22,8 @@ A router deals rows out unevenly, so that at thousands of tokens more tiles are 
 measured since have rows as independent choices deal them out."""
 
 
-def _mebibytes(value: float) -> str:
-    return f"{value / 2**20:,.1f}"
+def _mebibytes(value: float | None) -> str:
+    return "" if value is None else f"{value / 2**20:,.1f}"
 
 
 def _line(row: Row, axes: tuple[str, ...]) -> str:
@@ -30,7 +31,7 @@ def _line(row: Row, axes: tuple[str, ...]) -> str:
     values = [f"{value:,}" if isinstance(value := shape.get(axis, ""), int) else value for axis in axes]
     error = 100 * (row["peer_us"] / row["ours_us"] - 1)
     cells = [*values, row["dtype"], str(row["gpus"]), number(row["ours_us"]), number(row["peer_us"]), f"{error:+.1f} %",
-             _mebibytes(row["buffer_bytes"]), _mebibytes(row["predicted_bytes"]), str(row["launches"]), str(row["predicted_launches"]),
+             _mebibytes(row.get("buffer_bytes")), _mebibytes(row.get("predicted_bytes")), str(row["launches"]), str(row["predicted_launches"]),
              str(row["host_syncs"]), str(row["predicted_host_syncs"])]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
 

@@ -42,9 +42,6 @@ std::vector<Row> rows_for(int num_gpus) {
                            {.command = "serve",
                             .phases = {"weights", "capture", "step", "results", "teardown"},
                             .kinds = {"throw", "hang"}},
-                           {.command = "moe",
-                            .phases = {"weights", "capture", "step", "teardown"},
-                            .kinds = {"throw", "hang"}},
                            {.command = "check", .phases = {"start", "call"}},
                            {.command = "calibrate", .phases = {"start", "call", "results"}}};
   if (num_gpus < 2) return rows;
@@ -86,9 +83,6 @@ std::vector<std::string> arguments_of(const PhaseCase& one, const fs::path& dire
   if (has_status(one.row.command)) {
     words = {std::string(one.row.command), path};
     if (one.row.command == "execute") words.push_back("--no-trace");
-  } else if (one.row.command == "moe") {
-    write_file(directory / "moe.cases", "qwen3_30b tokens=16 mode=graph load=uniform\n");
-    words = {"moe", path + "/moe.cases", "-o", path + "/moe"};
   } else if (one.row.command == "check") {
     words = {"check", "residual_add"};
   } else {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -16,7 +17,6 @@
 #include "kernels/execute/reference/model.h"
 #include "kernels/execute/wrong_plan.h"
 #include "kernels/tool/check_cases.h"
-#include "kernels/tool/layer_row.h"
 #include "kernels/tool/moe_run.h"
 
 namespace orrery::tool {
@@ -27,18 +27,15 @@ class LayerCheck : public CheckCases {
   using CheckCases::CheckCases;
 
   // Layers by themselves, one executor for all that share weights.
-  void check_layers(const std::vector<std::string>& lines) {
+  void check_layers(const std::vector<MoeCase>& cases) {
     std::unique_ptr<Executor> executor;
-    for (const std::string& line : lines) {
-      const MoeCase one = parse_moe_case(line);
+    for (const MoeCase& one : cases) {
       if (num_ranks(one.mesh) <= cuda::device_count()) expect(one);
     }
-    for (const std::string& line : lines) {
-      const MoeCase one = parse_moe_case(line);
-      if (is_skipped("moe layer " + line, one.mesh)) continue;
-      guarded("moe layer " + line, [&] {
-        const Plan whole = moe_plan(one);
-        const Plan plan = parallelize(whole, one.mesh);
+    for (const MoeCase& one : cases) {
+      if (is_skipped(name_of(one), one.mesh)) continue;
+      guarded(name_of(one), [&] {
+        const Plan plan = layer_plan(one);
         if (!executor) executor = std::make_unique<Executor>(layer_setup(one, plan));
         check_layer(*executor, one, plan);
       });
@@ -46,14 +43,12 @@ class LayerCheck : public CheckCases {
   }
 
   // Each collective of rows left out, or behind the op that needs it: y must tell.
-  void check_wrong_collectives(const std::string& line) {
-    const MoeCase one = parse_moe_case(line);
-    if (is_skipped("moe layer " + line, one.mesh)) return;
-    const Plan whole = moe_plan(one);
-    const Plan plan = parallelize(whole, one.mesh);
+  void check_wrong_collectives(const MoeCase& one) {
+    if (is_skipped(name_of(one), one.mesh)) return;
+    const Plan plan = layer_plan(one);
     expect(one);
     const std::vector<float>& expected = expected_of(one);
-    const std::string without = "moe layer " + line + " without ";
+    const std::string without = name_of(one) + " without ";
     for (const std::string& name : collective_names(plan)) {
       const std::string what = without + name;
       guarded(what, [&] {
@@ -68,29 +63,31 @@ class LayerCheck : public CheckCases {
   }
 
   // Spans of two streams lie over each other, and the result stays.
-  void check_overlap(const std::string& line) {
-    const std::string what = "moe layer " + line + " overlap";
+  void check_overlap(const MoeCase& one) {
+    const std::string what = name_of(one) + " overlap";
     if (const std::string problem = kernel_trace_problem(); !problem.empty()) {
       std::printf("skip %s: %s\n", what.c_str(), problem.c_str());
       return;
     }
     guarded(what, [&] {
-      const MoeCase one = parse_moe_case(line);
       const Plan plan = moe_plan(one);
       Executor executor(layer_setup(one, plan));
       const auto step = prepared_layer(executor, one, plan);
-      const LayerSpans spans = layer_spans(plan, executor.trace(*step, {}).timeline, 0);
-      count(spans.overlap > Seconds(0));
-      std::printf("%s %s  %.1f of %.1f us on two streams\n", verdict(), what.c_str(),
-                  spans.overlap.value() * 1e6, spans.busy.value() * 1e6);
+      const Timeline timeline = executor.trace(*step, {}).timeline;
+      // What several streams do at once is counted once in the time that the GPU is busy.
+      Seconds all{0};
+      for (const Span& span : timeline.spans) all += span.end - span.start;
+      const Seconds together = busy(timeline, 0, SpanKind::kKernel);
+      count(all > together);
+      std::printf("%s %s  %.1f us of kernels in %.1f us\n", verdict(), what.c_str(),
+                  all.value() * 1e6, together.value() * 1e6);
     });
   }
 
   // A NaN in the input is found where it first shows: in the router's scores.
-  void check_nan(const std::string& line) {
-    const std::string what = "moe layer " + line + " NaN in the input";
+  void check_nan(const MoeCase& one) {
+    const std::string what = name_of(one) + " NaN in the input";
     guarded(what, [&] {
-      const MoeCase one = parse_moe_case(line);
       const Plan plan = moe_plan(one);
       Executor executor(layer_setup(one, plan));
       const auto step = prepared_layer(executor, one, plan);
@@ -110,12 +107,11 @@ class LayerCheck : public CheckCases {
   }
 
   // A NaN in the input of a rank of a layer that is one kernel ends its run.
-  void check_no_scores(const std::string& line) {
-    const MoeCase one = parse_moe_case(line);
-    const std::string what = "moe layer " + line + " NaN in the input";
+  void check_no_scores(const MoeCase& one) {
+    const std::string what = name_of(one) + " NaN in the input";
     if (is_skipped(what, one.mesh)) return;
     guarded(what, [&] {
-      const Plan plan = parallelize(moe_plan(one), one.mesh);
+      const Plan plan = layer_plan(one);
       Executor executor(layer_setup(one, plan));
       const auto step = prepared_layer(executor, one, plan);
       const int last = num_ranks(one.mesh) - 1;
@@ -138,27 +134,32 @@ class LayerCheck : public CheckCases {
   }
 
   // What one d2h_sync op reads must be read before it is used.
-  void check_missing_sync(const std::string& line) {
-    const MoeCase one = parse_moe_case(line);
+  void check_missing_sync(const MoeCase& one) {
     const Plan plan = moe_plan(one);
-    check_refused("moe layer " + line + " without its sync", [&] {
+    check_refused(name_of(one) + " without its sync", [&] {
       Executor executor(layer_setup(one, plan));
       static_cast<void>(run_layer(executor, one, without_op(plan, "sync")));
     });
   }
 
  private:
+  static std::string name_of(const MoeCase& one) { return "moe layer " + to_text(one); }
+  static Plan layer_plan(const MoeCase& one) {
+    Mesh mesh = one.mesh;
+    mesh.expert_load = moe_lowering(one).expert_load;
+    return parallelize(moe_plan(one), mesh);
+  }
+
   static std::vector<float> run_layer(Executor& executor, const MoeCase& one, const Plan& plan) {
     const auto step = prepared_layer(executor, one, plan);
     static_cast<void>(executor.run(*step, {}));
-    return layer_output(one,
-                        [&](int rank) { return executor.take(*step, rank, chained_output(1)); });
+    return layer_output(one, [&](int rank) { return executor.take(*step, rank, "y"); });
   }
 
   // Cases whose y is the same, in any design and on any mesh.
-  using Key = std::tuple<std::string, DType, std::int64_t, std::string, bool>;
+  using Key = std::tuple<std::string_view, DType, std::int64_t, ImposedLoad, double>;
   static Key key_of(const MoeCase& one) {
-    return {one.model, one.dtype, one.tokens, one.load, imposes_bias(one)};
+    return {one.model, one.dtype, one.tokens, one.load, one.zipf};
   }
 
   // The reference's y of one rank that shuffles: begun, and waited for.
@@ -166,7 +167,6 @@ class LayerCheck : public CheckCases {
     if (expected_.contains(key_of(one))) return;
     MoeCase plain = one;
     plain.mesh = {};
-    if (one.load != "router") plain.imposes_bias = imposes_bias(one);
     plain.design = MoeDesign::kShuffling;
     plain.streams = 1;
     plain.fuses_scatter = plain.fuses_gather = false;
@@ -189,12 +189,12 @@ class LayerCheck : public CheckCases {
       inputs[0][name].assign(values.begin(), values.end());
     }
     const reference::LayerTensors outputs = model.run_layer(plan, inputs);
-    const std::vector<double>& y = outputs[0].at(chained_output(1));
+    const std::vector<double>& y = outputs[0].at("y");
     return {y.begin(), y.end()};
   }
 
   void check_layer(Executor& executor, const MoeCase& one, const Plan& plan) {
-    const std::string what = "moe layer " + one.text;
+    const std::string what = name_of(one);
     if (one.mode == LaunchMode::kGraph && !host_waits(plan, 0).empty()) {
       check_refused(what, [&] { static_cast<void>(run_layer(executor, one, plan)); });
       return;
@@ -208,91 +208,155 @@ class LayerCheck : public CheckCases {
   std::map<Key, std::shared_future<std::vector<float>>> expected_;
 };
 
-// All designs of a model's layer, with as many tokens as fill no tile, one and several.
-std::vector<std::string> layer_lines(const std::string& model, const std::string& format) {
-  const bool has_shared = moe_model(model).shared_expert_intermediate_size > 0;
-  std::vector<std::string> designs{
-      "design=shuffling",          "design=shuffling mode=eager load=zipf:1", "design=padding",
-      "design=slicing mode=eager", "design=concatenation mode=eager",         "design=slicing"};
-  if (has_shared) {
-    designs.insert(designs.end(), {"design=shuffling streams=2", "design=shuffling fuse=1",
-                                   "design=shuffling streams=2 fuse=1 load=uniform",
-                                   "design=concatenation mode=eager streams=2"});
-  }
-  if (format == "dtype=bf16") {  // fp8 rows are narrowed as they are gathered
-    designs.insert(designs.end(), {"gather=1", "gather=1 mode=eager load=zipf:1"});
-    if (has_shared) designs.emplace_back("gather=1 fuse=1 streams=2 load=uniform");
-  }
-  std::vector<std::string> lines;
-  for (const char* tokens : {"131", "67", "7", "1"}) {
-    for (const std::string& design : designs) {
-      std::string& line = lines.emplace_back(model);
-      line.append(" tokens=").append(tokens).append(" ").append(format).append(" ").append(design);
-    }
-  }
-  return lines;
+// A load that falls as 1 / k.
+MoeCase skewed(MoeCase one, ImposedLoad by = ImposedLoad::kScores) {
+  one.load = by;
+  one.zipf = 1;
+  return one;
+}
+MoeCase eagerly(MoeCase one) {
+  one.mode = LaunchMode::kEager;
+  return one;
+}
+MoeCase designed(MoeCase one, MoeDesign design) {
+  one.design = design;
+  return one;
+}
+// On `streams`, with the rows of the second grouped gemm added by it, those of the first gathered.
+MoeCase fused(MoeCase one, int streams, bool scatters, bool gathers = false) {
+  one.streams = streams;
+  one.fuses_scatter = scatters;
+  one.fuses_gather = gathers;
+  return one;
+}
+MoeCase evenly(MoeCase one) {
+  one.load = ImposedLoad::kScores;
+  return one;
+}
+MoeCase exchanged(MoeCase one, ExpertComm comm, int streams = 1) {
+  one.mesh.expert_comm = comm;
+  one.streams = streams;
+  return one;
 }
 
+// All designs of a model's layer, with as many tokens as fill no tile, one and several.
+std::vector<MoeCase> designs_of(std::string_view model, DType dtype) {
+  const bool has_shared = moe_model(model).shared_expert_intermediate_size > 0;
+  std::vector<MoeCase> cases;
+  for (const std::int64_t tokens : {131, 67, 7, 1}) {
+    const MoeCase one{.model = model, .tokens = tokens, .dtype = dtype};
+    const MoeCase listed = designed(one, MoeDesign::kConcatenation);
+    cases.insert(cases.end(), {one, skewed(eagerly(one)), designed(one, MoeDesign::kPadding),
+                               eagerly(designed(one, MoeDesign::kSlicing)), eagerly(listed),
+                               designed(one, MoeDesign::kSlicing)});
+    if (has_shared) {
+      cases.insert(cases.end(), {fused(one, 2, false), fused(one, 1, true),
+                                 evenly(fused(one, 2, true)), eagerly(fused(listed, 2, false))});
+    }
+    if (dtype == DType::kFp8) continue;  // its rows are narrowed as they are gathered
+    const MoeCase gathers = fused(one, 1, false, true);
+    cases.insert(cases.end(), {gathers, skewed(eagerly(gathers))});
+    if (has_shared) cases.push_back(evenly(fused(one, 2, true, true)));
+  }
+  return cases;
+}
+
+constexpr std::string_view kModels[] = {"tiny_qwen3", "tiny_llama4", "tiny_deepseek"};
+
 void check_one_gpu(LayerCheck& check) {
-  for (const char* model : {"tiny_qwen3", "tiny_llama4", "tiny_deepseek"}) {
-    check.check_layers(layer_lines(model, "dtype=bf16"));
-    check.check_layers(layer_lines(model, "dtype=fp8"));
+  for (const std::string_view model : kModels) {
+    check.check_layers(designs_of(model, DType::kBf16));
+    check.check_layers(designs_of(model, DType::kFp8));
   }
-  for (const std::string format : {"dtype=bf16", "dtype=fp8"}) {
-    const std::string line = "tiny_qwen3 tokens=67 load=zipf:1 " + format;
-    check.check_layers({line + " design=persistent", line + " impose=bias"});
+  for (const DType dtype : {DType::kBf16, DType::kFp8}) {
+    const MoeCase one =
+        skewed({.model = "tiny_qwen3", .tokens = 67, .dtype = dtype}, ImposedLoad::kBias);
+    check.check_layers({designed(one, MoeDesign::kPersistent), one});
   }
-  check.check_nan("tiny_llama4 tokens=33 mode=eager");
-  check.check_no_scores("tiny_qwen3 tokens=33 design=persistent mode=eager");
-  check.check_no_scores("tiny_qwen3 tokens=33 design=persistent");
-  check.check_missing_sync("tiny_qwen3 tokens=33 mode=eager design=slicing");
-  check.check_missing_sync("tiny_qwen3 tokens=33 mode=eager design=concatenation");
+  check.check_nan(eagerly({.model = "tiny_llama4", .tokens = 33}));
+  const MoeCase one{.model = "tiny_qwen3", .tokens = 33};
+  check.check_no_scores(eagerly(designed(one, MoeDesign::kPersistent)));
+  check.check_no_scores(designed(one, MoeDesign::kPersistent));
+  check.check_missing_sync(eagerly(designed(one, MoeDesign::kSlicing)));
+  check.check_missing_sync(eagerly(designed(one, MoeDesign::kConcatenation)));
+}
+
+// Rows of experts in every way that each case has them exchanged, whole and in parts.
+void check_exchanges(LayerCheck& check, const MoeCase& wide) {
+  const MoeCase copied = exchanged(wide, ExpertComm::kCopies);
+  const MoeCase on_two = exchanged(wide, ExpertComm::kCopies, 2);
+  check.check_layers(
+      {exchanged(wide, ExpertComm::kGraph), eagerly(exchanged(wide, ExpertComm::kGraph, 2)),
+       eagerly(exchanged(wide, ExpertComm::kEager)), exchanged(wide, ExpertComm::kEager),
+       eagerly(copied), copied, eagerly(on_two)});
+  for (const int chunks : {2, 3}) {
+    MoeCase parts = wide;
+    parts.mesh.moe_chunks = chunks;
+    const MoeCase fixed = exchanged(parts, ExpertComm::kGraph);
+    std::vector<MoeCase> cases{fixed, eagerly(fixed)};
+    for (const ExpertComm comm : {ExpertComm::kEager, ExpertComm::kCopies}) {
+      for (const int streams : {1, 2}) cases.push_back(eagerly(exchanged(parts, comm, streams)));
+    }
+    check.check_layers(cases);
+  }
+}
+
+void check_columns_apart(LayerCheck& check, std::string_view model) {
+  const MoeCase one{.model = model, .tokens = 67, .mesh = {.tp = 2}};
+  check.check_layers({one, eagerly(one), designed(one, MoeDesign::kPadding),
+                      eagerly(designed(one, MoeDesign::kSlicing)),
+                      eagerly(designed(one, MoeDesign::kConcatenation))});
+  const MoeCase apart{.model = model, .tokens = 67, .mesh = {.tp = 2, .ep = 2}};
+  check.check_layers({apart, eagerly(apart)});
+  const MoeCase gathers = fused(one, 1, false, true);
+  check.check_layers({gathers, eagerly(gathers)});
+  check.check_layers({fused(apart, 1, false, true)});
+}
+
+void check_four_gpus(LayerCheck& check) {
+  const auto of_two = [](int ep, ExpertComm comm) {
+    return MoeCase{.model = "tiny_deepseek",
+                   .tokens = 134,
+                   .mesh = {.dp = 2, .tp = 2, .ep = ep, .expert_comm = comm}};
+  };
+  check.check_layers({of_two(4, ExpertComm::kGraph)});
+  check.check_layers({of_two(2, ExpertComm::kDedupGraph)});
+  check.check_layers({eagerly(of_two(4, ExpertComm::kEager))});
+  check.check_layers({eagerly(of_two(4, ExpertComm::kCopies))});
+  check.check_layers({eagerly(of_two(2, ExpertComm::kDedup))});
+  for (const std::string_view model : {"tiny_qwen3", "tiny_llama4"}) {
+    const MoeCase wide{.model = model, .tokens = 134, .mesh = {.dp = 4, .ep = 4}};
+    MoeCase parts = eagerly(exchanged(wide, ExpertComm::kCopies));
+    parts.mesh.moe_chunks = 3;
+    check.check_layers({exchanged(wide, ExpertComm::kGraph),
+                        eagerly(exchanged(wide, ExpertComm::kEager)),
+                        eagerly(exchanged(wide, ExpertComm::kCopies)), parts});
+  }
 }
 
 void check_several_gpus(LayerCheck& check) {
-  for (const std::string model : {"tiny_qwen3", "tiny_llama4", "tiny_deepseek"}) {
-    const std::string line = model + " tokens=67 tp=2";
-    check.check_layers({line, line + " mode=eager", line + " design=padding",
-                        line + " design=slicing mode=eager",
-                        line + " design=concatenation mode=eager"});
-    check.check_layers({line + " ep=2", line + " ep=2 mode=eager"});
-    check.check_layers({line + " gather=1", line + " gather=1 mode=eager"});
-    check.check_layers({line + " ep=2 gather=1"});
-    for (const char* tokens : {" tokens=134", " tokens=2", " tokens=3 load=zipf:1"}) {
-      const std::string wide = model + tokens + " dp=2 ep=2";
-      check.check_layers({wide + " comm=graph", wide + " comm=graph mode=eager streams=2",
-                          wide + " comm=eager mode=eager", wide + " comm=eager",
-                          wide + " comm=copies mode=eager", wide + " comm=copies",
-                          wide + " comm=copies mode=eager streams=2"});
-      for (const char* chunks : {" chunks=2", " chunks=3"}) {
-        check.check_layers({wide + " comm=graph" + chunks, wide + " comm=graph mode=eager" + chunks,
-                            wide + " comm=eager mode=eager" + chunks,
-                            wide + " comm=eager mode=eager streams=2" + chunks,
-                            wide + " comm=copies mode=eager" + chunks,
-                            wide + " comm=copies mode=eager streams=2" + chunks});
-      }
-    }
+  const Mesh two{.dp = 2, .ep = 2};
+  for (const std::string_view model : kModels) {
+    check_columns_apart(check, model);
+    check_exchanges(check, {.model = model, .tokens = 134, .mesh = two});
+    check_exchanges(check, {.model = model, .tokens = 2, .mesh = two});
+    check_exchanges(check, skewed({.model = model, .tokens = 3, .mesh = two}));
   }
-  for (const std::string mesh : {"dp=2 tp=2 ep=4 comm=graph", "dp=2 tp=2 ep=2 comm=dedup_graph"}) {
-    check.check_layers({"tiny_deepseek tokens=134 " + mesh});
-  }
-  for (const std::string mesh :
-       {"dp=2 tp=2 ep=4 comm=eager", "dp=2 tp=2 ep=4 comm=copies", "dp=2 tp=2 ep=2 comm=dedup"}) {
-    check.check_layers({"tiny_deepseek tokens=134 mode=eager " + mesh});
-  }
-  for (const std::string model : {"tiny_qwen3", "tiny_llama4"}) {
-    const std::string wide = model + " tokens=134 dp=4 ep=4";
-    check.check_layers({wide + " comm=graph", wide + " comm=eager mode=eager",
-                        wide + " comm=copies mode=eager",
-                        wide + " comm=copies mode=eager chunks=3"});
-  }
-  const std::string skewed = "tiny_qwen3 tokens=134 dp=2 ep=2 load=zipf:1";
-  check.check_layers({skewed + " design=persistent", skewed + " design=persistent mode=eager",
-                      skewed + " comm=graph impose=bias"});
-  check.check_no_scores("tiny_qwen3 tokens=134 dp=2 ep=2 design=persistent");
-  for (const char* mesh :
-       {"tp=2", "tp=2 ep=2", "dp=2 ep=2 comm=graph", "dp=2 ep=2 comm=graph chunks=2"}) {
-    check.check_wrong_collectives("tiny_deepseek tokens=67 " + std::string(mesh));
+  check_four_gpus(check);
+  const MoeCase wide{.model = "tiny_qwen3", .tokens = 134, .mesh = two};
+  const MoeCase biased = skewed(wide, ImposedLoad::kBias);
+  const MoeCase kernel = designed(biased, MoeDesign::kPersistent);
+  check.check_layers({kernel, eagerly(kernel), exchanged(biased, ExpertComm::kGraph)});
+  check.check_no_scores(designed(wide, MoeDesign::kPersistent));
+  const MoeCase deepseek{.model = "tiny_deepseek", .tokens = 67};
+  for (const Mesh& mesh : std::initializer_list<Mesh>{
+           {.tp = 2},
+           {.tp = 2, .ep = 2},
+           {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph},
+           {.dp = 2, .ep = 2, .expert_comm = ExpertComm::kGraph, .moe_chunks = 2}}) {
+    MoeCase one = deepseek;
+    one.mesh = mesh;
+    check.check_wrong_collectives(one);
   }
 }
 
@@ -303,7 +367,7 @@ CheckCount check_moe_layers() {
   check_one_gpu(check);
   check_several_gpus(check);
   // Last: recording slows what comes after it.
-  check.check_overlap("scout_tp8 tokens=64 streams=2");
+  check.check_overlap({.model = "scout_tp8", .streams = 2});
   return check.result();
 }
 

@@ -33,10 +33,8 @@ int serve(std::span<const std::string_view> arguments);
 // Decode steps of a few models as one kernel beside the replayed graph of the same plan: a line
 // each to standard output. Exit code 1 where a step throws.
 int megakernel(std::span<const std::string_view> arguments);
-// Times layers of mixtures of experts by themselves: the cases of a file, to rows in a directory.
-int moe(std::span<const std::string_view> arguments);
-// Writes when the blocks of such a layer that is one kernel did what, a file for each number of
-// tokens, and a line each to standard output.
+// Writes when the blocks of a layer of experts that is one kernel did what, a file for each number
+// of tokens, and a line each to standard output.
 int moe_trace(std::span<const std::string_view> arguments);
 
 // One rank of `check fused_moe_processes`, which starts it: RANK RANKS CASE, on the GPU of the

@@ -35,9 +35,9 @@
 #include "kernels/tool/environment.h"
 #include "kernels/tool/executor_setup.h"
 #include "kernels/tool/late_ranks.h"
-#include "kernels/tool/layer_row.h"
 #include "kernels/tool/processes.h"
 #include "kernels/tool/run_faults.h"
+#include "kernels/tool/spread.h"
 #include "sim/units/nearest.h"
 
 namespace orrery::tool {

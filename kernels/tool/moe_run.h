@@ -14,7 +14,7 @@
 namespace orrery::tool {
 
 // An executor for the case's layer, and for others of the same model, format, mesh and bias on the
-// router with at most as many tokens. `plan` is the layer, split over ranks, repeated.
+// router with at most as many tokens. `plan` is the layer, split over ranks.
 ExecutorSetup layer_setup(const MoeCase& one, Plan plan);
 
 // The inputs of `rank` by name: the rows of x, and of the scores if they are imposed, that it has;
@@ -22,29 +22,18 @@ ExecutorSetup layer_setup(const MoeCase& one, Plan plan);
 std::map<std::string, std::vector<float>> layer_inputs(const MoeCase& one, const Plan& plan,
                                                        int rank);
 
-// What ranks have of rows of all tokens, [tokens, columns], of which `of_rank(rank)` is [rows,
-// columns].
+// y of all tokens, [tokens, hidden], of which `of_rank(rank)` is [rows, hidden].
 template <typename OfRank>
-std::vector<float> rows_of_tokens(const MoeCase& one, std::int64_t columns, const OfRank& of_rank) {
+std::vector<float> layer_output(const MoeCase& one, const OfRank& of_rank) {
   std::vector<float> all;
   for (int rank = 0; rank < num_ranks(one.mesh); rank += one.mesh.tp) {
     const auto own = of_rank(rank);
     all.insert(all.end(), own.begin(), own.end());
   }
-  all.resize(static_cast<std::size_t>(one.tokens * columns));
+  const std::int64_t hidden = moe_model(one.model).hidden_size;
+  all.resize(static_cast<std::size_t>(one.tokens * hidden));
   return all;
 }
-// y likewise, [tokens, hidden].
-template <typename OfRank>
-std::vector<float> layer_output(const MoeCase& one, const OfRank& of_rank) {
-  return rows_of_tokens(one, moe_model(one.model).hidden_size, of_rank);
-}
-
-// Rows of each expert, in the first of the layers of `whole`, where scores are imposed; else empty.
-std::vector<std::int32_t> imposed_rows(const MoeCase& one, const Plan& whole);
-// The same of any scores, [tokens, experts].
-std::vector<std::int32_t> chosen_rows(const MoeCase& one, const Plan& whole,
-                                      const std::vector<float>& scores);
 
 // A prepared layer with its inputs.
 std::unique_ptr<PreparedStep> prepared_layer(Executor& executor, const MoeCase& one,

@@ -26,7 +26,6 @@ constexpr Command kCommands[] = {
     {"calibrate", orrery::tool::calibrate},
     {"execute", orrery::tool::execute},
     {"serve", orrery::tool::serve},
-    {"moe", orrery::tool::moe},
     {"moe_trace", orrery::tool::moe_trace},
     {"megakernel", orrery::tool::megakernel},
     {"fused_moe_process", orrery::tool::fused_moe_process},
@@ -78,14 +77,11 @@ constexpr const char* kUsage = R"(usage:
                                   late to each layer, and behind the colon to the exchange that brings results back;
                                   --check-finite looks at what each op writes; for tests: --fail
                                   rank=R,op=NAME,how=throw|hang|stall|kill|nan|nccl[,run=N]
-  Of check, calibrate, execute, moe, serve: --watch S  a phase ends the run when a rank stands still S seconds in it
+  Of check, calibrate, execute, serve: --watch S  a phase ends the run when a rank stands still S seconds in it
                                   (each has its own limit); for tests: --fail rank=R,phase=NAME,how=throw|hang|kill
-  orrery-gpu moe CASES -o DIR     time layers of mixtures of experts by themselves, a case a line of the file CASES:
-                                  scout design=shuffling tokens=64 dtype=bf16 mode=graph streams=1 load=uniform
-                                  tp=1 dp=1 ep=1; writes DIR/rows.csv and each case's plan
   orrery-gpu moe_trace -o DIR [--tokens N[,N…]] [--hidden N] [--ffn N] [--experts N] [--topk N] [--shared N]
                        [--dtype bf16|fp8] [--activation swiglu|gelu|relu] [--gpus N]
-                                  when the blocks of a layer that is one kernel did what, tokens on each GPU: a file for
+                                  when the blocks of a layer of experts that is one kernel did what, tokens on each GPU: a file for
                                   each number of them, for orrery trace layer
   orrery-gpu megakernel [--model NAME] [--check] [--schedule NAME] [--instructions DIRECTORY] [--watch S]
                                   decode steps of small, llama-3.2-1b and llama-3.1-8b as one kernel beside the replayed

@@ -3,11 +3,16 @@
 import csv
 import json
 import statistics
+import sys
 
 import pytest
-from validation_runs import Validation
+from validation_runs import ROOT, Validation
 
 from orrery.validation import layers, order
+
+sys.path.insert(0, str(ROOT / "kernels/compare"))
+
+import moe_layers  # noqa: E402
 
 SCENARIO = """question: Which design of a layer is fastest?
 model: {config: qwen3-30b-a3b, weights: bf16, activations: bf16, kv_cache: bf16, expert_load: uniform}
@@ -126,3 +131,19 @@ def test_validation_json_is_what_is_printed(experts):
     code, out, err = experts.run(experts.scenario, "-o", "out", "--json")
     assert code == 0, err
     assert json.loads(out)["layers"] == json.loads((experts.folder / "out" / "validation.json").read_text())["layers"]
+
+
+def test_executed_layers_become_rows_beside_their_prediction(experts):
+    result = experts.result()
+    moe_layers.main([str(experts.folder / "out"), "-o", str(experts.folder / "rows.json"), "--date", "2026-01-01"])
+    rows = json.loads((experts.folder / "rows.json").read_text(encoding="utf-8"))
+    assert len(rows) == len(result["layers"]) == 4
+    counted = next(row for row in rows if row["shape"].get("experts over") == "eager")
+    assert counted["shape"] == {
+        "model": "qwen3-30b-a3b", "tokens": 64, "design": "shuffling", "mode": "eager", "load": "uniform", "dp": 2, "ep": 2, "experts over": "eager",
+    }  # fmt: skip
+    one = layer(result, "counted_eager")
+    assert counted["ours_us"] == pytest.approx(1e6 * one["measured_s"], abs=1e-3) and counted["peer_us"] == pytest.approx(1e6 * one["predicted_s"], abs=1e-3)
+    assert (counted["launches"], counted["host_syncs"], counted["gpus"], counted["revision"]) == (one["measured_launches"], 1, 2, "0123456789")
+    # No less than the weights of 64 experts of 3 x 2048 x 768 in bf16, less those that nobody chose.
+    assert 0.8 * 64 * 3 * 2048 * 768 * 2 / 4.8e6 < counted["limit_us"] <= 64 * 3 * 2048 * 768 * 2 / 4.8e6 < counted["peer_us"]

@@ -28,7 +28,7 @@ def layer(step: Step, compared: Mapping[str, Any]) -> dict[str, Any]:
         "layers": step.layers,
         "predicted_launches": sum(row["predicted_launches"] for row in first["rows"]),
         "measured_launches": None if None in recorded else sum(recorded),
-        "host_syncs": sum(op["body"]["name"] == "d2h_sync" and rank in op["ranks"] for op in step.ops) / step.layers,
+        "host_syncs": sum(op["body"]["name"] == "d2h_sync" and rank in op["ranks"] for op in step.ops) // step.layers,
         "communication": first["communication"],
         "inside": list(launches.of_spans(step.ops, step.predicted, rank=rank).inside),
     }

@@ -122,7 +122,7 @@ def layer_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
     measured = quantities.NO_VALUE if one["measured_launches"] is None else f"{one['measured_launches']:,g}"
     return (
         microseconds(one["predicted_s"]), microseconds(one["measured_s"]), signed_percent(one["error"]),
-        str(one["predicted_place"]), str(one["measured_place"]), f"{one['predicted_launches']:,g}", measured, f"{one['host_syncs']:,g}", *shares,
+        str(one["predicted_place"]), str(one["measured_place"]), f"{one['predicted_launches']:,g}", measured, f"{one['host_syncs']:,}", *shares,
     )  # fmt: skip
 
 
