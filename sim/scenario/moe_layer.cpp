@@ -47,8 +47,10 @@ std::optional<MoeKernel> kernel_of_layer(const Plan& plan, int rank, const Machi
   return std::nullopt;
 }
 
-void check_mode(const MoeLayerRequest& request, const Plan& plan) {
-  if (request.mode == LaunchMode::kEager) return;
+}  // namespace
+
+void check_layer_mode(LaunchMode mode, const Plan& plan) {
+  if (mode == LaunchMode::kEager) return;
   for (const Op& op : plan.ops()) {
     const auto* host = std::get_if<HostOp>(&op.body);
     if (host == nullptr || host->kind != HostKind::kD2hSync) continue;
@@ -58,8 +60,6 @@ void check_mode(const MoeLayerRequest& request, const Plan& plan) {
                                 "expert_comm eager, copies or dedup");
   }
 }
-
-}  // namespace
 
 PlanCounts count_ops(const Plan& plan) {
   PlanCounts counts;
@@ -89,7 +89,7 @@ MoeLayerResult simulate_moe_layer(const Scenario& scenario, const MoeLayerReques
   });
   at_key(scenario, scenario.disaggregation ? "disaggregation" : "placement",
          [&] { result.plan = parallelize(result.whole, scenario.mesh); });
-  check_mode(request, result.plan);
+  check_layer_mode(request.mode, result.plan);
   const CostModel& cost =
       request.mode == LaunchMode::kGraph ? assembly.graph_cost() : assembly.eager_cost();
   at_key(scenario, "provider", [&] {

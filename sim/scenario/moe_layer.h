@@ -27,6 +27,10 @@ struct PlanCounts {
 };
 PlanCounts count_ops(const Plan& plan);
 
+// Throws std::invalid_argument, naming the op, where the host waits in a layer that is to be a
+// graph.
+void check_layer_mode(LaunchMode mode, const Plan& plan);
+
 struct MoeLayerRequest {
   std::int64_t tokens = 0;  // of the whole instance
   LaunchMode mode = LaunchMode::kGraph;

@@ -12,6 +12,7 @@
 #include "sim/scenario/experts.h"
 #include "sim/scenario/keys.h"
 #include "sim/scenario/lengths.h"
+#include "sim/scenario/moe_layer.h"
 #include "sim/units/shown.h"
 
 namespace orrery {
@@ -93,13 +94,7 @@ void check_layer(const Reader& root, const Reader& reader, const Scenario& scena
     check_moe_chunks(own.mesh, layer.moe.design);
     check_dispatch(layer.moe.design, own.mesh, own, says_comm);
     check_moe_design(own.model_config, lowering_options(own));
-    if (layer.mode == LaunchMode::kGraph && has_host_syncs(layer.moe, own.mesh)) {
-      throw std::invalid_argument(
-          "found mode graph, but the host reads counts in the middle of the layer, which no graph "
-          "can hold; expected mode eager, or design shuffling or padding without expert_comm "
-          "eager, copies or dedup");
-    }
-    static_cast<void>(layer_plan(scenario, layer));
+    check_layer_mode(layer.mode.value_or(LaunchMode::kEager), layer_plan(scenario, layer));
   });
 }
 

@@ -154,7 +154,7 @@ TEST_F(ValidationLayersTest, WhatIsWrongIsNamedWithItsEntry) {
   expect_error("    - {tokens: 64, moe: {experts: balanced}}\n", "which all layers");
   expect_error("    - {tokens: 64, moe: {design: fused}}\n", "found design fused");
   expect_error("    - {tokens: 64, mode: graph}\n",
-               "layer 'shuffling_64': found mode graph, but the host reads counts");
+               "layer 'shuffling_64': op \"sync\" has the host wait");
   // Padding dispatches nothing.
   expect_error("    - {tokens: 64, moe: {design: padding}}\n", "layer 'padding_64': ");
   expect_error("    - {name: parts, tokens: 64, expert_comm: tokens, moe: {chunks: 2}}\n",
