@@ -261,10 +261,18 @@ class Layer {
   }
   // Of the blocks, between the layers of an expert (route_sm90.cuh).
   [[nodiscard]] int half_rounds_between() const { return shape_.is_fp8 ? 8 : 3; }
+  void make_tasks() {
+    const bool is_even = choices_.empty() || order_ != MoeTileOrder::kBehind;
+    if (is_even) {
+      make_even_tasks();
+    } else {
+      make_uneven_tasks();
+    }
+    is_taken_.resize(tasks_.size());
+  }
   // The fitted times are of as many experts between the layers, whatever the rows that chance
   // leaves each.
-  void make_tasks() {
-    if (!choices_.empty() && order_ == MoeTileOrder::kBehind) return make_uneven_tasks();
+  void make_even_tasks() {
     const auto firsts = static_cast<std::int64_t>(missing_.size()) * layers_[0].tasks();
     const auto blocks = static_cast<std::int64_t>(sms_.size());
     const std::int64_t halves = half_rounds_between();
@@ -275,7 +283,6 @@ class Layer {
       add_tasks(turn, 0);
       add_tasks(turn - behind, 1);
     }
-    is_taken_.resize(tasks_.size());
   }
 
   // When rows are where their experts are.
