@@ -129,8 +129,12 @@ ClockTimes at_clocks(Seconds time, const PowerLimit& limit, const Device& device
   const double measured_at_limit = part_at_limit(time, limit, rows);
   const bool lowers_its_clock = call.is(Arithmetic::kAttention) && time > kLongAttention;
   const Seconds full = time / (1 + (lowers_its_clock ? more : more_alone * measured_at_limit));
-  return {
-      .full = full, .limited = full * (1 + more), .arithmetic = full * arithmetic_part(full, call)};
+  // Repeated calls that found the clock fallen draw what lowers it all the way.
+  const double repeated =
+      rows == RowClocks::kRepeated ? measured_at_limit * (limit.share + kClockTransition) : 0;
+  return {.full = full,
+          .limited = full * (1 + more),
+          .arithmetic = full * std::max(arithmetic_part(full, call), std::min(repeated, 1.0))};
 }
 
 }  // namespace orrery

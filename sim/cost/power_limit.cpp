@@ -6,9 +6,6 @@
 namespace orrery {
 namespace {
 
-// How far the arithmetic share must exceed the sustainable one before the clock drops all the way.
-constexpr double kTransition = 0.30;
-
 // Seconds of boost that a second of other work gives back: those that balance it at the share.
 double recovery(const PowerLimit& limit) { return limit.share / (1 - limit.share); }
 
@@ -27,7 +24,7 @@ double PowerBudget::step(Seconds full, Seconds arithmetic) {
   if (!is_limited(limit_) || !(full > Seconds(0))) return 0;
   const double taken = drain(limit_, full, arithmetic);
   const double level =
-      taken > 0 ? std::min((arithmetic / full - limit_.share) / kTransition, 1.0) : 1;
+      taken > 0 ? std::min((arithmetic / full - limit_.share) / kClockTransition, 1.0) : 1;
   const double before = throttling();
   const double change = full * taken / limit_.boost;
   const double after = std::clamp(before + change, 0.0, 1.0);

@@ -39,6 +39,9 @@ struct PowerLimit {
   [[nodiscard]] bool acts() const { return gemm != 1 || narrow_gemm != 1 || attention != 1; }
 };
 
+// How far the arithmetic share must exceed the sustainable one before the clock drops all the way.
+inline constexpr double kClockTransition = 0.30;
+
 enum class Clock : std::uint8_t { kFull, kLimited };
 
 // Where the clock is between full (0) and limited (1), the mean over a step, and what a step leaves

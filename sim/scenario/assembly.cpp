@@ -148,7 +148,8 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
         choice_probabilities(scenario.expert_shares, model.num_experts, model.num_experts_per_tok);
     std::ranges::sort(options.expert_choices, std::ranges::greater{});
   }
-  if (scenario.moe.design == MoeDesign::kPersistent && !scenario.expert_shares.shares.empty()) {
+  // Of layers that are one kernel, which a layer by itself may be beside other designs.
+  if (model.num_experts > 0 && !scenario.expert_shares.shares.empty()) {
     options.slot_choices = choice_probabilities(scenario.mesh.expert_load, model.num_experts,
                                                 model.num_experts_per_tok);
   }

@@ -173,10 +173,10 @@ int num_layer_sets(const Scenario& scenario) {
 void check_executed_layers(const Scenario& scenario) {
   for (const ValidationLayer& layer : scenario.validation.layers) {
     of_layer(scenario.where.at("validate"), layer.name, [&] {
-      if (layer.moe.design == MoeDesign::kPersistent && !scenario.mesh.expert_of_slot.empty()) {
+      if (layer.moe.design == MoeDesign::kPersistent && scenario.mesh.num_redundant_experts > 0) {
         throw std::invalid_argument(
-            "experts that have copies or lie in another order are executed with design shuffling, "
-            "not persistent; expected moe.experts in_order without num_redundant_experts");
+            "copies of experts are executed with design shuffling, not persistent; expected "
+            "num_redundant_experts 0");
       }
       const std::vector<Refusal> refused = refusals(layer_plan(scenario, layer));
       if (refused.empty()) return;
