@@ -148,8 +148,10 @@ CostModel make_cost(const Scenario& scenario, const Machine& machine,
         choice_probabilities(scenario.expert_shares, model.num_experts, model.num_experts_per_tok);
     std::ranges::sort(options.expert_choices, std::ranges::greater{});
   }
-  // Of layers that are one kernel, which a layer by itself may be beside other designs.
-  if (model.num_experts > 0 && !scenario.expert_shares.shares.empty()) {
+  // Of layers that are one kernel, which a layer by itself may be beside other designs; they have
+  // no copies of experts.
+  if (model.num_experts > 0 && !scenario.expert_shares.shares.empty() &&
+      scenario.mesh.num_redundant_experts == 0) {
     options.slot_choices = choice_probabilities(scenario.mesh.expert_load, model.num_experts,
                                                 model.num_experts_per_tok);
   }
