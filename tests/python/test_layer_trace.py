@@ -1,13 +1,15 @@
 """A layer of experts that is one kernel from inside: where the time of SMs goes, and its trace beside that of several kernels."""
 
 import collections
+import dataclasses
 import itertools
 import json
 import pathlib
 import re
 
 import pytest
-from orrery import cli, layer_trace
+from orrery import cli, layer_trace, spans
+from orrery.perfetto import layer
 
 HEADER = "rank,block,sm,what,layer,expert,tile,column,rows,ticket,taken_ns,turn_ns,ready_ns,begin_ns,end_ns,counted_ns\n"
 SHAPE = {"hidden": 2048, "ffn": 2048, "experts": 64, "topk": 2}
@@ -147,6 +149,20 @@ SPANS = ("op,copy,rank,stream,kind,basis,start_s,end_s\n"
 LAYER = ("moe", "qwen3-30b-a3b", "--tokens", "2048", "--machine", "hgx-h200", "--dp", "2", "--ep", "2")
 
 
+def test_of_layers_in_a_chain_the_middle_one_is_shown_from_its_begin():
+    def spans_of(layer, begin_s):
+        return [spans.TimelineSpan(f"{op}#{layer}", 0, rank, 0, "kernel", "measured", begin_s + 1e-6 * rank, begin_s + 5e-6)
+                for op in ("router", "experts") for rank in (0, 1)]  # fmt: skip
+
+    chain = [span for layer in range(3) for span in spans_of(layer, 1e-5 * layer)]
+    found = layer.one_layer(chain)
+    assert [(span.op, span.rank, span.start_s) for span in found] == [
+        ("router", 0, 0.0), ("router", 1, pytest.approx(1e-6)), ("experts", 0, 0.0), ("experts", 1, pytest.approx(1e-6))]  # fmt: skip
+    assert [span.end_s for span in found] == pytest.approx([5e-6] * 4)
+    plain = [dataclasses.replace(span, op="layers.0.router") for span in chain]
+    assert layer.one_layer(plain) == plain and layer.one_layer([]) == []
+
+
 def test_one_kernel_stands_beside_several_simulated_and_measured(tmp_path, capsys):
     (tmp_path / "measured" / "deep").mkdir(parents=True)
     (tmp_path / "measured" / "deep" / "0.spans.csv").write_text(SPANS, encoding="utf-8")
@@ -159,7 +175,7 @@ def test_one_kernel_stands_beside_several_simulated_and_measured(tmp_path, capsy
     found = events(file)
     names = [event["args"]["name"] for event in found["M"] if event["name"] == "process_name"]
     assert len(names) == 5 and "shuffling, eager, simulated" in names[0] and "persistent, simulated tile by tile" in names[1]
-    assert names[2:] == ["a.blocks.csv, measured, rank 0, 1.0 us", "a.blocks.csv, measured, rank 1, 1.0 us", "deep/0.spans.csv, measured"]
+    assert names[2:] == ["a.blocks.csv, measured, rank 0, 1.0 us", "a.blocks.csv, measured, rank 1, 1.0 us", "deep/0.spans.csv, measured, 150.0 us"]
     no_two_at_once(found["X"])
     by_process = collections.defaultdict(list)
     for event in found["X"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +16,8 @@ _STREAMS = 1000  # rows of a rank's streams lie so far from those of the next
 
 def beside(pairs: Mapping[str, tuple[moe.MoeLayer, moe.MoeLayer]], measured: pathlib.Path | None = None) -> Trace:
     """Simulated layers by name, each as several kernels and as one, and what of them was measured in a directory: files of spans
-    of ops (`orrery-gpu moe`, `execute`) and of blocks (`orrery-gpu moe_trace`), by their columns, whatever their names. Each begins
-    at 0. Raises ValueError where the directory has neither, and as readers of these files do."""
+    of ops (`orrery-gpu execute`) and of blocks (`orrery-gpu moe_trace`), by their columns, whatever their names. Of layers one after the other,
+    each with weights of its own, the one in the middle. Each begins at 0. Raises ValueError where the directory has neither, and as readers of these files do."""
     trace = Trace()
     processes = itertools.count()
     for name, (several, one) in pairs.items():
@@ -37,12 +38,13 @@ def one_kernel(one: moe.MoeLayer) -> list[BlockSpan]:
 
 def _add_measured(trace: Trace, directory: pathlib.Path, processes: Iterator[int]) -> None:
     if not directory.is_dir():
-        raise ValueError(f"'{directory}' is no directory; expected one that orrery-gpu moe or moe_trace wrote")
+        raise ValueError(f"'{directory}' is no directory; expected one that orrery-gpu execute or moe_trace wrote")
     found = 0
     for file in sorted(directory.rglob("*.csv")):
         name = f"{file.relative_to(directory)}, measured"
         if spans.are_spans(file):
-            add_ops(trace, spans.read_spans(file), next(processes), name)
+            ops = one_layer(spans.read_spans(file))
+            add_ops(trace, ops, next(processes), f"{name}, {_us(max((span.end_s for span in ops), default=0.0))}")
         elif layer_trace.is_trace(file):
             blocks = layer_trace.read(file)
             for rank in sorted({span.rank for span in blocks}):
@@ -51,7 +53,19 @@ def _add_measured(trace: Trace, directory: pathlib.Path, processes: Iterator[int
             continue
         found += 1
     if not found:
-        raise ValueError(f"'{directory}' holds no spans of ops or blocks; expected what orrery-gpu moe or moe_trace wrote")
+        raise ValueError(f"'{directory}' holds no spans of ops or blocks; expected what orrery-gpu execute or moe_trace wrote")
+
+
+def one_layer(ops: Sequence[spans.TimelineSpan]) -> list[spans.TimelineSpan]:
+    """Of layers in a chain (sim/plan/chain.h: names end in "#<layer>") the one in the middle, from 0 on; other ops as they are."""
+    layers = [name[2] if (name := span.op.rpartition("#"))[1] and name[2].isdecimal() else "" for span in ops]
+    if not ops or not all(layers):
+        return list(ops)
+    middle = str(max(map(int, layers)) // 2)
+    own = [span for span, layer in zip(ops, layers) if layer == middle]
+    begin_s = min(span.start_s for span in own)
+    return [dataclasses.replace(span, op=span.op.removesuffix(f"#{middle}"), start_s=span.start_s - begin_s, end_s=span.end_s - begin_s)
+            for span in own]  # fmt: skip
 
 
 def add_ops(trace: Trace, ops: Sequence[spans.TimelineSpan], process: int, name: str) -> None:
