@@ -9,8 +9,11 @@ from orrery.validation.held_out import judged_calls
 FOLDER = Path(__file__).resolve().parents[2] / "scenarios/validate"
 # Norms of 7 rows are among the calls of the first, GEMMs of 2,100 of the second's (docs/parallel.md).
 TIMED = {"deepseek_v2_lite_cp2", "deepseek_v2_lite_dp2_ep2"}
-# Of unseen_qwen3_32b_tp4 and unseen_scout_dp4, which came later: one of a decode of 1, one of 12.
-TIMED_BEFORE = ["gemm bf16 m=1 n=2560 k=5120", "index_shuffling fp32 tokens=3 experts_total=16 topk=1 groups=1 experts=16"]
+# Of unseen_qwen3_32b_tp4, unseen_scout_dp4, unseen_llama32_3b and unseen_yi_34b, which came later: three of a decode of 1, one of 12.
+TIMED_BEFORE = [
+    "gemm bf16 m=1 n=2560 k=5120", "index_shuffling fp32 tokens=3 experts_total=16 topk=1 groups=1 experts=16",
+    "gemm bf16 m=1 n=5120 k=3072", "gemm bf16 m=1 n=9216 k=7168",
+]  # fmt: skip
 UNSEEN = sorted(path for path in (FOLDER / "unseen").glob("unseen_*.yaml") if "serve" not in path.stem)
 JUDGED = sorted(path for model in ("llama", "qwen3", "deepseek") for path in FOLDER.glob(f"{model}_*.yaml") if path.stem not in TIMED)
 
