@@ -15,40 +15,19 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/experts/fused_moe/buffers.h"
-#include "kernels/experts/fused_moe/task_order.h"
-#include "kernels/experts/grouped_gemm/tile_sizes.h"
+#include "sim/cost/moe_rank_tasks.h"
 #include "sim/cost/nic_queue.h"
-#include "sim/cost/uniform_rows.h"
 
 namespace orrery {
 namespace {
 
 // As kernels/experts/grouped_gemm/swap_ab_sm90.cuh and fused_moe have them.
-constexpr std::int64_t kTileColumns = 256;  // of w
-constexpr std::int64_t kStepBytes = 128;    // of a row of x
 constexpr std::int64_t kWarps = 12;
 constexpr double kResult = 2;  // bytes of a value
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 constexpr std::array<std::string_view, 4> kOrders = {"behind", "by_layer", "longest_first",
                                                      "ready_first"};
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-struct Expert {
-  std::int64_t rows = 0;
-  std::int64_t width = 0;
-  std::int64_t tiles = 0;
-  std::int64_t first_tile = 0;
-};
-
-struct Task {
-  std::int32_t expert = 0;
-  std::int32_t tile = 0;  // of the expert
-  std::int32_t column = 0;
-  std::int32_t layer = 0;
-};
 
 class Layer {
  public:
@@ -57,34 +36,26 @@ class Layer {
         std::int64_t rank, Seconds stall)
       : shape_(shape),
         times_(times),
-        choices_(options.choices),
-        rank_(rank),
+        gemms_(moe_gemms(shape, times)),
+        rows_(moe_rank_rows(shape, options, rank)),
+        tasks_(moe_rank_tasks(shape, options, rows_, gemms_)),
         order_(options.order),
         is_bulk_(options.is_bulk_synchronous),
         stall_(stall.value()),
         element_(shape.is_fp8 ? 1 : 2),
         keeps_tasks_(options.keeps_tasks),
         sms_(static_cast<std::size_t>(options.num_sms)) {
-    own_experts_ = shape.experts / shape.ranks + shape.shared;
     const MoeNetwork& network = options.network;
     ranks_of_host_ = shape.ranks / network.hosts;
     latency_ = network.latency;
     if (network.hosts > 1) nic_.emplace(network.rate, network.latency, network.queue);
-    const bool is_gated = shape.activation == ExpertActivation::kSwiglu;
-    layers_[0] = {.columns = is_gated ? kTileColumns / 2 : kTileColumns,
-                  .sets = is_gated ? 2 : 1,
-                  .width = shape.ffn,
-                  .depth = shape.hidden,
-                  .element = element_,
-                  .write_row = times.write_row.value() * (is_gated ? times.gated : 1)};
-    layers_[1] = {.columns = kTileColumns,
-                  .sets = 1,
-                  .width = shape.hidden,
-                  .depth = shape.ffn,
-                  .element = element_,
-                  .write_row = times.write_row.value()};
-    make_experts();
-    make_tasks();
+    missing_.assign(static_cast<std::size_t>(rows_.num_tiles), gemms_[0].tasks());
+    ready_.resize(missing_.size());
+    waiting_.resize(missing_.size());
+    for (const MoeGemm& gemm : gemms_) {
+      weights_.emplace_back(rows_.experts.size() * static_cast<std::size_t>(gemm.tasks()));
+    }
+    is_taken_.resize(tasks_.size());
   }
 
   MoeLayerTime run() {
@@ -109,20 +80,6 @@ class Layer {
   }
 
  private:
-  struct Gemm {
-    std::int64_t columns = 0;  // of a task
-    std::int64_t sets = 1;     // of weights: the gate's and the others
-    std::int64_t width = 0;    // columns of the result
-    std::int64_t depth = 0;    // columns that are summed over
-    std::int64_t element = 2;  // bytes of a value of x and of w
-    double write_row = 0;
-    [[nodiscard]] std::int64_t tasks() const { return ceil_div(width, columns); }
-    [[nodiscard]] std::int64_t steps() const { return ceil_div(depth * element, kStepBytes); }
-    [[nodiscard]] double weight_bytes(std::int64_t column) const {
-      const std::int64_t own = std::min(columns, width - column * columns);
-      return static_cast<double>(element * sets * own * depth);
-    }
-  };
   enum class What : std::uint8_t { kMultiplied, kWritten, kBegun, kSent };
   struct Event {
     double time = 0;
@@ -143,7 +100,7 @@ class Layer {
     }
   };
   struct Sm {
-    Task task;
+    MoeTask task;
     int missing = 0;  // its own fetch, weights that another fetches, its products
     double taken = 0;
     double ready = 0;
@@ -154,185 +111,54 @@ class Layer {
     std::vector<std::size_t> waiting;  // SMs
   };
 
-  void make_experts() {
-    std::vector<std::int64_t> rows = rows_of_experts(means_of_experts());
-    for (std::int64_t& count : rows) count = taken_of(count);
-    set_moved_rows(rows);
-    if (order_ == MoeTileOrder::kLongestFirst) std::ranges::sort(rows, std::greater<>());
-    rows.insert(rows.begin(), static_cast<std::size_t>(shape_.shared), shape_.tokens);
-    std::int64_t num_tiles = 0;
-    for (const std::int64_t count : rows) {
-      const std::int64_t width = tiles::even_tile_rows(static_cast<int>(count), kFusedTileRows);
-      experts_.push_back({.rows = count,
-                          .width = width,
-                          .tiles = ceil_div(count, width),
-                          .first_tile = num_tiles});
-      num_tiles += experts_.back().tiles;
-    }
-    missing_.assign(static_cast<std::size_t>(num_tiles), layers_[0].tasks());
-    ready_.resize(missing_.size());
-    waiting_.resize(missing_.size());
-    for (const Gemm& gemm : layers_) {
-      weights_.emplace_back(static_cast<std::size_t>(own_experts_ * gemm.tasks()));
-    }
-  }
-  // Rows that choose the own routed experts on all ranks.
-  [[nodiscard]] std::vector<double> means_of_experts() const {
-    const auto own = static_cast<std::size_t>(own_experts_ - shape_.shared);
-    const std::int64_t tokens = shape_.tokens * shape_.ranks;
-    if (choices_.empty()) {
-      return std::vector<double>(
-          own, static_cast<double>(tokens * shape_.topk) / static_cast<double>(shape_.experts));
-    }
-    const auto first = choices_.begin() + static_cast<std::ptrdiff_t>(own) * rank_;
-    std::vector<double> means(first, first + static_cast<std::ptrdiff_t>(own));
-    for (double& mean : means) mean *= static_cast<double>(tokens);
-    return means;
-  }
-  // What the own tokens send, the larger of what they send to other ranks and of what comes from
-  // there, and what is added up for each row that the own experts, which have `rows`, make.
-  void set_moved_rows(std::span<const std::int64_t> rows) {
-    sent_rows_ = mean_rows(shape_, shape_.tokens);
-    const auto ranks = static_cast<double>(shape_.ranks);
-    if (choices_.empty()) return;
-    const std::int64_t capacity = capacity_of(shape_, shape_.tokens);
-    const auto tokens = static_cast<double>(shape_.tokens);
-    sent_rows_ = 0;
-    for (const double chosen : choices_) {
-      sent_rows_ += capacity >= shape_.tokens
-                        ? tokens * chosen
-                        : mean_at_most(tokens, chosen, static_cast<double>(capacity));
-    }
-    const double made = std::max(
-        1.0, static_cast<double>(std::accumulate(rows.begin(), rows.end(), std::int64_t{0})));
-    remote_rows_ = std::max(sent_rows_ - made / ranks, made * (ranks - 1) / ranks);
-    sums_of_row_ = sent_rows_ / made;
-  }
-  // Of rows that choose an expert on all ranks, those that it takes: as many as the mean says, of
-  // rows that are dealt to the ranks by chance. How many it takes of each rank is left to that
-  // mean.
-  [[nodiscard]] std::int64_t taken_of(std::int64_t rows) const {
-    const std::int64_t capacity = capacity_of(shape_, shape_.tokens);
-    if (capacity >= shape_.tokens || rows == 0) return rows;
-    const auto ranks = static_cast<double>(shape_.ranks);
-    const double taken =
-        ranks * mean_at_most(static_cast<double>(rows), 1 / ranks, static_cast<double>(capacity));
-    return std::max<std::int64_t>(std::llround(taken), 1);
-  }
-  void add_tasks(std::int64_t expert, std::int32_t layer) {
-    if (expert < 0 || expert >= own_experts_) return;
-    const auto columns =
-        static_cast<std::int32_t>(layers_[static_cast<std::size_t>(layer)].tasks());
-    const auto tiles = static_cast<std::int32_t>(experts_[static_cast<std::size_t>(expert)].tiles);
-    for (std::int32_t column = 0; column < columns; ++column) {
-      for (std::int32_t tile = 0; tile < tiles; ++tile) {
-        tasks_.push_back({.expert = static_cast<std::int32_t>(expert),
-                          .tile = tile,
-                          .column = column,
-                          .layer = layer});
-      }
-    }
-  }
-  // Where experts have unlike rows: the kernel's own order, with so many tiles between the layers.
-  void make_uneven_tasks() {
-    std::vector<std::uint16_t> tile_start;
-    for (const Expert& expert : experts_) {
-      tile_start.push_back(static_cast<std::uint16_t>(expert.first_tile));
-    }
-    tile_start.push_back(static_cast<std::uint16_t>(missing_.size()));
-    const auto first_columns = static_cast<int>(layers_[0].tasks());
-    const int least = fused_moe::least_tiles_between(half_rounds_between(),
-                                                     static_cast<int>(sms_.size()), first_columns);
-    std::vector<std::uint8_t> waiting;
-    for (int expert = 0; expert < static_cast<int>(experts_.size()); ++expert) {
-      waiting.push_back(
-          static_cast<std::uint8_t>(fused_moe::experts_waiting(tile_start.data(), expert, least)));
-    }
-    const fused_moe::TaskOrder order(tile_start.data(), waiting.data(),
-                                     static_cast<int>(experts_.size()), first_columns,
-                                     static_cast<int>(layers_[1].tasks()));
-    fused_moe::TaskPlace place;
-    for (int i = 0; order.find(i, place); ++i) {
-      tasks_.push_back({.expert = place.expert,
-                        .tile = place.tile,
-                        .column = place.column,
-                        .layer = place.is_second ? 1 : 0});
-    }
-  }
-  // Of the blocks, between the layers of an expert (route_sm90.cuh).
-  [[nodiscard]] int half_rounds_between() const { return shape_.is_fp8 ? 8 : 3; }
-  void make_tasks() {
-    const bool is_even = choices_.empty() || order_ != MoeTileOrder::kBehind;
-    if (is_even) {
-      make_even_tasks();
-    } else {
-      make_uneven_tasks();
-    }
-    is_taken_.resize(tasks_.size());
-  }
-  // The fitted times are of as many experts between the layers, whatever the rows that chance
-  // leaves each.
-  void make_even_tasks() {
-    const auto firsts = static_cast<std::int64_t>(missing_.size()) * layers_[0].tasks();
-    const auto blocks = static_cast<std::int64_t>(sms_.size());
-    const std::int64_t halves = half_rounds_between();
-    std::int64_t behind = std::min(
-        1 + halves * blocks * own_experts_ / (2 * std::max<std::int64_t>(firsts, 1)), own_experts_);
-    if (order_ == MoeTileOrder::kByLayer) behind = own_experts_;
-    for (std::int64_t turn = 0; turn < own_experts_ + behind; ++turn) {
-      add_tasks(turn, 0);
-      add_tasks(turn - behind, 1);
-    }
-  }
-
   // When rows are where their experts are.
   double routed() {
-    const std::int64_t tokens = ceil_div(shape_.tokens, static_cast<std::int64_t>(sms_.size()));
+    const std::int64_t tokens = num_parts(shape_.tokens, static_cast<std::int64_t>(sms_.size()));
     const auto all = static_cast<double>(shape_.tokens);
     const auto topk = static_cast<double>(shape_.topk);
     const auto row = static_cast<double>(element_ * shape_.hidden);
     const auto shared = static_cast<double>(shape_.shared);
-    const double taken = sent_rows_;
+    const double taken = rows_.sent;
     const double moved = (all * (1 + shared) + taken) * row;
     const auto others = static_cast<double>(shape_.ranks - 1);
     const auto near = static_cast<double>(ranks_of_host_ - 1);
-    const double remote = remote_rows_ >= 0
-                              ? remote_rows_ * row
+    const double remote = rows_.remote >= 0
+                              ? rows_.remote * row
                               : taken * row * near / static_cast<double>(shape_.ranks);
     const double counted =
         times_.launch.value() + times_.per_expert.value() * static_cast<double>(shape_.experts) +
         times_.per_token.value() * static_cast<double>(tokens) +
         times_.per_choice.value() * static_cast<double>(tokens) * topk +
-        times_.per_round.value() * static_cast<double>(ceil_div(tokens, kWarps)) * topk +
+        times_.per_round.value() * static_cast<double>(num_parts(tokens, kWarps)) * topk +
         times_.per_rank.value() * others;
     const double sent = std::max(moved / times_.send.value(), remote / times_.links.value());
     if (!nic_) return counted + sent;
     const Seconds heard = Seconds(counted) + latency_;
     const std::int64_t far = std::llround(taken) * (shape_.ranks - ranks_of_host_);
     Seconds there = heard + Seconds(sent);
-    for (std::int64_t i = 0; i < ceil_div(far, shape_.ranks); ++i) {
+    for (std::int64_t i = 0; i < num_parts(far, shape_.ranks); ++i) {
       there = std::max(there, nic_->post(heard, Bytes(row)).there);
     }
     return there.value();
   }
 
-  [[nodiscard]] const Gemm& gemm_of(const Task& task) const {
-    return layers_[static_cast<std::size_t>(task.layer)];
+  [[nodiscard]] const MoeGemm& gemm_of(const MoeTask& task) const {
+    return gemms_[static_cast<std::size_t>(task.layer)];
   }
-  [[nodiscard]] const Expert& expert_of(const Task& task) const {
-    return experts_[static_cast<std::size_t>(task.expert)];
+  [[nodiscard]] const MoeExpertTiles& expert_of(const MoeTask& task) const {
+    return rows_.experts[static_cast<std::size_t>(task.expert)];
   }
-  [[nodiscard]] std::size_t tile_of(const Task& task) const {
+  [[nodiscard]] std::size_t tile_of(const MoeTask& task) const {
     return static_cast<std::size_t>(expert_of(task).first_tile + task.tile);
   }
-  [[nodiscard]] std::int64_t weights_of(const Task& task) const {
+  [[nodiscard]] std::int64_t weights_of(const MoeTask& task) const {
     return task.expert * gemm_of(task).tasks() + task.column;
   }
 
   void add(double time, What what, std::size_t sm) {
     events_.push({.time = time, .number = ++num_events_, .what = what, .sm = sm});
   }
-  [[nodiscard]] bool is_ready(const Task& task) const {
+  [[nodiscard]] bool is_ready(const MoeTask& task) const {
     return task.layer == 0 || (missing_[tile_of(task)] == 0 && ready_[tile_of(task)] <= now_);
   }
   // Of those that nobody has taken, where the next one is.
@@ -369,7 +195,7 @@ class Layer {
   // Its products, and what they need.
   void begin(std::size_t index) {
     Sm& sm = sms_[index];
-    const Gemm& gemm = gemm_of(sm.task);
+    const MoeGemm& gemm = gemm_of(sm.task);
     const auto width = static_cast<double>(expert_of(sm.task).width);
     const auto steps = static_cast<double>(gemm.steps());
     const double products = steps * (times_.step.value() + times_.step_row.value() * width);
@@ -379,7 +205,7 @@ class Layer {
     Weights& weights =
         weights_[static_cast<std::size_t>(sm.task.layer)][static_cast<std::size_t>(id)];
     const double bytes = gemm.weight_bytes(sm.task.column);
-    const double of_x = times_.x_bytes * kStepBytes * steps * width;
+    const double of_x = times_.x_bytes * kMoeStepBytes * steps * width;
     sm.missing = 2;
     if (!weights.is_asked) {
       weights.is_asked = true;
@@ -400,7 +226,7 @@ class Layer {
     add(now_ + writing, What::kWritten, index);
   }
   void written(std::size_t index) {
-    const Task task = sms_[index].task;
+    const MoeTask task = sms_[index].task;
     last_ = now_;
     if (keeps_tasks_) keep(index);
     if (task.layer == 0) {
@@ -425,23 +251,23 @@ class Layer {
          .end = Seconds(now_),
          .counted = Seconds(now_ + quantized)});
   }
-  [[nodiscard]] double quantizing(const Task& task) const {
+  [[nodiscard]] double quantizing(const MoeTask& task) const {
     if (!shape_.is_fp8) return 0;
     return times_.quantize_row.value() * static_cast<double>(expert_of(task).width);
   }
   // Rows between the layers are there, as fp8 where the second layer takes that.
-  void become_ready(const Task& task) {
+  void become_ready(const MoeTask& task) {
     const double ready = ready_[tile_of(task)] = now_ + quantizing(task);
     for (const std::size_t sm : waiting_[tile_of(task)]) {
       sms_[sm].ready = std::max(ready, resumed_) + times_.hop.value();
       add(sms_[sm].ready, What::kBegun, sm);
     }
   }
-  void give_back(const Task& task) {
-    const Expert& expert = expert_of(task);
+  void give_back(const MoeTask& task) {
+    const MoeExpertTiles& expert = expert_of(task);
     const std::int64_t rows = std::min(expert.rows - task.tile * expert.width, expert.width);
-    const double bytes = kResult * static_cast<double>(kTileColumns * rows);
-    const double added = task.expert < shape_.shared ? bytes : sums_of_row_ * bytes;
+    const double bytes = kResult * static_cast<double>(kMoeTileColumns * rows);
+    const double added = task.expert < shape_.shared ? bytes : rows_.sums_of_row * bytes;
     if (is_bulk_) {
       kept_ += added;
       if (task.expert < shape_.shared) return;
@@ -463,8 +289,8 @@ class Layer {
 
   // To ranks on other hosts, a message for each that the tile has rows of; this is a rank of the
   // first host. When the last is there.
-  double post_results(const Task& task, double time) {
-    const Expert& expert = expert_of(task);
+  double post_results(const MoeTask& task, double time) {
+    const MoeExpertTiles& expert = expert_of(task);
     const std::int64_t begin = task.tile * expert.width;
     const std::int64_t end = std::min(begin + expert.width, expert.rows);
     Seconds there(time);
@@ -473,7 +299,7 @@ class Layer {
       const std::int64_t first = std::max(begin, rank * expert.rows / shape_.ranks);
       const std::int64_t rows = std::min(end, (rank + 1) * expert.rows / shape_.ranks) - first;
       if (rows <= 0) continue;
-      const Bytes bytes(kResult * static_cast<double>(kTileColumns * rows));
+      const Bytes bytes(kResult * static_cast<double>(kMoeTileColumns * rows));
       const NicQueue::Message message = nic_->post(Seconds(time), bytes);
       accepted_ = message.accepted.value();
       there = message.there;
@@ -484,7 +310,8 @@ class Layer {
     const double begin = last_ + stall_;
     const auto near = static_cast<double>(ranks_of_host_ - 1);
     returned_ = begin + sent_ * near / static_cast<double>(shape_.ranks) / times_.returned.value();
-    for (const Task& task : kept_tasks_) returned_ = std::max(returned_, post_results(task, begin));
+    for (const MoeTask& task : kept_tasks_)
+      returned_ = std::max(returned_, post_results(task, begin));
     summed_ = returned_ + kept_ / times_.sums.value();
   }
 
@@ -536,11 +363,9 @@ class Layer {
 
   const FusedMoeShape& shape_;
   const MoeTileTimes& times_;
-  std::span<const double> choices_;  // none: all alike
-  std::int64_t rank_ = 0;
-  double sent_rows_ = 0;     // of the own tokens
-  double remote_rows_ = -1;  // over the links; below 0: as all ranks are alike
-  double sums_of_row_ = 1;   // rows of the own tokens for each that the own experts make
+  std::array<MoeGemm, 2> gemms_;
+  MoeRankRows rows_;
+  std::vector<MoeTask> tasks_;
   MoeTileOrder order_;
   bool is_bulk_ = false;
   double stall_ = 0;
@@ -552,14 +377,10 @@ class Layer {
   Seconds latency_;
   std::optional<NicQueue> nic_;  // of several hosts
   double accepted_ = 0;          // the last message of a task
-  std::vector<Task> kept_tasks_;
-  double kept_ = 0;  // bytes of results that are added up behind the exchange
-  double sent_ = 0;  // and that it sends to other ranks
-  std::int64_t own_experts_ = 0;
-  std::array<Gemm, 2> layers_;
-  std::vector<Expert> experts_;
-  std::vector<Task> tasks_;
-  std::vector<bool> is_taken_;  // of these
+  std::vector<MoeTask> kept_tasks_;
+  double kept_ = 0;             // bytes of results that are added up behind the exchange
+  double sent_ = 0;             // and that it sends to other ranks
+  std::vector<bool> is_taken_;  // of the tasks
   std::size_t next_ = 0;        // none before it is left
   std::size_t num_taken_ = 0;
   std::vector<Sm> sms_;
