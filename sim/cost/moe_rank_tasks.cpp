@@ -70,6 +70,7 @@ int half_rounds_between(const FusedMoeShape& shape) { return shape.is_fp8 ? 8 : 
 std::vector<MoeTask> uneven_tasks(const FusedMoeShape& shape, int num_sms, const MoeRankRows& rows,
                                   const std::array<MoeGemm, 2>& gemms) {
   std::vector<std::uint16_t> tile_start;
+  tile_start.reserve(rows.experts.size() + 1);
   for (const MoeExpertTiles& expert : rows.experts) {
     tile_start.push_back(static_cast<std::uint16_t>(expert.first_tile));
   }
@@ -79,6 +80,7 @@ std::vector<MoeTask> uneven_tasks(const FusedMoeShape& shape, int num_sms, const
       fused_moe::least_tiles_between(half_rounds_between(shape), num_sms, first_columns);
   const auto num_experts = static_cast<int>(rows.experts.size());
   std::vector<std::uint8_t> waiting;
+  waiting.reserve(rows.experts.size());
   for (int expert = 0; expert < num_experts; ++expert) {
     waiting.push_back(
         static_cast<std::uint8_t>(fused_moe::experts_waiting(tile_start.data(), expert, least)));
