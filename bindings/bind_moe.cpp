@@ -259,6 +259,7 @@ py::dict tiles_of(const MoeLayerResult& result) {
 template <typename Quantity>
 std::vector<std::vector<Quantity>> matrix_of(const std::vector<std::vector<double>>& values) {
   std::vector<std::vector<Quantity>> matrix;
+  matrix.reserve(values.size());
   for (const std::vector<double>& row : values) matrix.emplace_back(row.begin(), row.end());
   return matrix;
 }

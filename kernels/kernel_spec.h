@@ -111,6 +111,8 @@ struct Prior {
   bool quantizes = false;  // a narrower format with scales is all that it makes
   // Reads next to nothing but what calls before it have written, so some of it is in the L2 cache.
   bool reads_what_was_written = false;
+  // A call takes the host several launches, or one through a library that looks for its kernel.
+  bool is_issued_slowly = false;
   // Whether the GEMM that reads its result begins before it ends and fetches weights meanwhile;
   // null: none does.
   bool (*precedes_streamed_weights)(const Dims& dims) = nullptr;

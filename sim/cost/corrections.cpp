@@ -430,9 +430,6 @@ constexpr std::array kCorrections = {
                .source = "engine profile, latent_launch",
                .between_ops = latent_launch}};
 
-// Kernels that are enqueued as Launched::kLatent.
-constexpr std::array<std::string_view, 2> kLatentKernels = {"mla_decode", "batched_gemm"};
-
 // Before the power limit is asked, `limited` says nothing.
 bool differ(const Estimate& before, const Estimate& after) {
   return before.time != after.time || before.basis != after.basis ||
@@ -481,9 +478,7 @@ Launched launched_for(const Op& op) {
   const auto* kernel = std::get_if<KernelOp>(&op.body);
   if (kernel == nullptr || !is_launched(*kernel)) return Launched::kNothing;
   const KernelSpec* const spec = find_kernel_spec(kernel->kernel);
-  if (std::ranges::find(kLatentKernels, kernel->kernel) != kLatentKernels.end()) {
-    return Launched::kLatent;
-  }
+  if (spec != nullptr && spec->prior.is_issued_slowly) return Launched::kLatent;
   const bool is_rows = spec == nullptr || spec->prior.arithmetic == Arithmetic::kRows;
   return is_rows ? Launched::kRows : Launched::kProduct;
 }

@@ -45,7 +45,7 @@ struct MoeKernel {
   Bytes symmetric_layout;  // FlashDMoE's of its tokens in bf16: symmetric_layout_estimate
   MoeTileTimes times;      // of its tiles on the machine's GPUs
   int num_sms = 0;
-  std::vector<double> choices;  // MoeTileOptions::choices
+  std::vector<double> choices;         // MoeTileOptions::choices
   std::optional<NetworkLink> network;  // between hosts of the machine, where it has one
 };
 

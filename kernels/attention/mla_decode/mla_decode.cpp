@@ -78,7 +78,8 @@ KernelSpec mla_decode_spec() {
                 .spread = 0.06,
                 .grid = {.axes = {"batch", "context", "heads"}},
                 .launch = launch,
-                .launch_holds_across_ways = true},
+                .launch_holds_across_ways = true,
+                .is_issued_slowly = true},
       .workspace = workspace,
       .executed = {DType::kBf16}};
 }

@@ -42,7 +42,8 @@ KernelSpec batched_gemm_spec() {
                     .hbm = 0.8,
                     .floor = us(3),
                     .spread = 0.04,
-                    .grid = {.axes = {"batch", "m"}}},
+                    .grid = {.axes = {"batch", "m"}},
+                    .is_issued_slowly = true},
           .executed = {DType::kBf16, DType::kFp8}};
 }
 
