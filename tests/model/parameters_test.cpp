@@ -24,10 +24,8 @@ struct Published {
 
 const std::vector<Published>& published() {
   static const std::vector<Published> table{
-      {"01-ai--Yi-34B", 34.4, 34.4},
       {"MiniMaxAI--MiniMax-M2.5", 228.7, 11.0},
       {"Qwen--Qwen2.5-7B-Instruct", 7.6, 7.6},
-      {"Qwen--Qwen3-14B", 14.8, 14.8},
       {"Qwen--Qwen3-235B-A22B", 235.1, 22.2},
       {"Qwen--Qwen3-30B-A3B", 30.5, 3.4},
       {"Qwen--Qwen3-32B-FP8", 32.8, 32.8},
@@ -45,7 +43,6 @@ const std::vector<Published>& published() {
       {"meta-llama--Llama-2-7b", 6.7, 6.7},
       {"meta-llama--Llama-2-70b", 69.0, 69.0},
       {"meta-llama--Llama-3.2-1B-Instruct", 1.2, 1.2},
-      {"meta-llama--Llama-3.2-3B", 3.2, 3.2},
       {"meta-llama--Llama-4-Maverick-17B-128E-Instruct", 400.7, 17.2},
       {"meta-llama--Llama-4-Scout-17B-16E-Instruct", 107.8, 17.2},
       {"meta-llama--Meta-Llama-3.1-405B", 405.8, 405.8},

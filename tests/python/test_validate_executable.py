@@ -41,7 +41,6 @@ MODELS = {
     "llama-3.1-70b": "",
     "llama-3.1-8b": "",
     "llama-3.2-1b": "",
-    "llama-3.2-3b": "",
     "llama-4-maverick-17b-128e": "",
     "llama-4-scout-17b-16e": "",
     "minimax-m2.5": "",
@@ -53,7 +52,6 @@ MODELS = {
     "olmoe-1b-7b-0924": "",
     "phi-4": "",
     "qwen2.5-7b": "",
-    "qwen3-14b": "",
     "qwen3-235b-a22b": "",
     "qwen3-30b-a3b": "",
     "qwen3-32b": "",
@@ -62,7 +60,6 @@ MODELS = {
     "qwen3.5-397b-a17b": "has a gate, which only design fused computes",
     "step-3.7-flash": "",
     "step3": "attention_decode bf16 (layers.0.attn_decode, layers.4.attn_decode, layers.60.attn_decode): head_dim is 256; executed: 64 and 128",
-    "yi-34b": "",
 }
 TP = {"ernie-4.5-21b-a3b-pt": 4, "phi-4": 2, "qwen2.5-7b": 4}  # 8 does not divide their heads
 LARGE = ("deepseek-r1", "deepseek-v3", "kimi-k2", "kimi-k2.5")  # need 16 GPUs in BF16 and have heads for as many
